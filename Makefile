@@ -1,0 +1,44 @@
+# Every target below sets up .venv on first use; there is nothing to install by hand but Python and make.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench docs lock clean FORCE
+
+BIN   := .venv/bin
+STAMP := .venv/.penstock-stamp
+ARGS  ?=
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with the pinned packages (PYTHON=... chooses the interpreter)
+	@echo "penstock: .venv is up to date"
+
+demo: $(STAMP) ## Run the demo
+	@$(BIN)/penstock demo $(ARGS)
+
+test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Lint, check the formatting and the types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(STAMP) ## Run a benchmark (ID=name, all of them by default; ARGS=... is passed on)
+	@$(BIN)/penstock bench run $(or $(ID),all) $(ARGS)
+
+docs: $(STAMP) ## Check the docs: README snippets, links, examples
+	@$(BIN)/python -m pytest tests/docs $(ARGS)
+
+lock: ## Regenerate requirements.lock (ARGS=--upgrade moves every pin)
+	@sh scripts/lock.sh $(ARGS)
+
+clean: ## Remove .venv and the caches, nothing else
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The script compares contents and returns at once when nothing changed, so it is always asked: a time
+# stamp would miss a moved project and see a change in every checkout.
+$(STAMP): FORCE
+	@sh scripts/setup.sh
+
+FORCE:

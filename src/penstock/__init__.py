@@ -1,0 +1,3 @@
+"""Penstock: overload management for Spark Structured Streaming."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Pure policies: observations in, decisions out. No Spark, clock, I/O or global randomness."""

@@ -1,0 +1,171 @@
+"""ALoMa: a load monitor and a response-time monitor that correct each other (pham2016 chapter 5, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from penstock.errors import InvalidInputError
+from penstock.model import Decision, Expected, FloatArray, Observation
+from penstock.policies.load.base import HeadroomConfig, Manager, wait_for_cost
+from penstock.policies.load.headroom import toward_load
+from penstock.policies.load.opoint import is_accumulating, refresh_smallest, track_smallest
+
+
+@dataclass(frozen=True, slots=True)
+class AlomaConfig(HeadroomConfig):
+    """ALoMa's settings.
+
+    Attributes:
+        headroom: Where the estimated capacity starts (0.8 in the thesis); it adjusts itself.
+        smallest_step: Least change of the keep fraction (the thesis's 1 %).
+        refresh_periods: How often the smallest response time is doubled so that it can be set anew.
+    """
+
+    headroom: float = 0.8
+    smallest_step: float = 0.01
+    refresh_periods: int = 200
+
+    def __post_init__(self) -> None:
+        HeadroomConfig.__post_init__(self)
+        if self.refresh_periods < 1:
+            raise InvalidInputError(
+                "refresh_periods must be at least 1", self.refresh_periods, "200 is usual"
+            )
+
+    def build(self) -> AlomaManager:
+        return AlomaManager(self)
+
+
+class LoadState(Enum):
+    """What the response time says about the load (pham2016 5.2.1)."""
+
+    NORMAL = "normal"
+    UNDER_THRESHOLD = "UT"
+    OVER_THRESHOLD = "OT"
+
+
+@dataclass(slots=True)
+class AlomaState:
+    capacity: float = 0.0
+    keep_fraction: float = 1.0
+    smallest_s: list[float | None] = field(default_factory=list)
+    previous_s: list[float | None] = field(default_factory=list)
+    since_refresh: int = 0
+    readmissions_in_a_row: int = 0
+    extra_drops_in_a_row: int = 0
+
+
+class AlomaManager(Manager[AlomaConfig, AlomaState]):
+    """Correct the estimated capacity wherever load and response time disagree.
+
+    L is the load of what is admitted, capacity the estimate L_C. The state is OT when any output's mean
+    delay exceeds the target, UT when any has passed its O point, else normal.
+
+        L > capacity,  normal                    raise capacity toward L            (eq. 5.1)
+        L > capacity,  OT                        shed L - capacity more
+        L > capacity,  UT, shedding and falling  raise capacity, re-admit x %       (eq. 5.2)
+        L <= capacity, OT and rising             lower capacity, shed x % more
+        L <= capacity, otherwise, shedding       re-admit capacity - L
+
+    x = 1 + log2(k) for the k-th time in a row. Rising and falling are by majority of the outputs concerned.
+    Drops compose: keep * (1 - x) and keep * (1 + x), by no less than 1 %. Uses only measured response
+    times, so it does not depend on the scheduler's fairness or on counting queues.
+    """
+
+    name = "aloma"
+    state_type = AlomaState
+
+    def _initial_state(self) -> AlomaState:
+        return AlomaState(capacity=self.config.headroom)
+
+    def decide(self, observation: Observation) -> Decision:
+        state = self.state
+        state.keep_fraction = observation.keep_fraction
+        delay_s, previous_s = self._monitor(observation)
+        if observation.cost_per_row_s is None or delay_s.size == 0:
+            return wait_for_cost(observation, state.capacity)
+        load, target_s = observation.admitted_load, observation.delay_target_s
+        load_state = self._load_state(delay_s, target_s)
+        readmissions, extra_drops = state.readmissions_in_a_row, state.extra_drops_in_a_row
+        state.readmissions_in_a_row = state.extra_drops_in_a_row = 0
+        shedding = state.keep_fraction < 1.0
+        action = "agree, no change"
+        if load > state.capacity:
+            if load_state is LoadState.NORMAL:
+                state.capacity = toward_load(state.capacity, load)
+                action = "raise capacity"
+            elif load_state is LoadState.OVER_THRESHOLD:
+                self._drop((load - state.capacity) / load)
+                action = "shed the excess load"
+            elif shedding and _majority(delay_s <= previous_s, delay_s <= target_s):
+                state.capacity = toward_load(state.capacity, load)
+                state.readmissions_in_a_row = readmissions + 1
+                self._readmit(_percent(state.readmissions_in_a_row))
+                action = "raise capacity, re-admit a little"
+        elif load_state is LoadState.OVER_THRESHOLD:
+            if _majority(delay_s >= previous_s, delay_s > target_s):
+                state.capacity = toward_load(state.capacity, load)
+                state.extra_drops_in_a_row = extra_drops + 1
+                self._drop(_percent(state.extra_drops_in_a_row))
+                action = "lower capacity, shed a little more"
+        elif shedding and load > 0:
+            self._readmit((state.capacity - load) / load)
+            action = "re-admit the free capacity"
+        reason = f"{load_state.value}: load {load:.3f}, capacity {state.capacity:.3f}: {action}"
+        keep = state.keep_fraction
+        expected = Expected(target_s if keep < 1.0 else None, keep * observation.offered_rows)
+        return Decision(observation.id, keep, reason, expected, headroom=state.capacity)
+
+    def _monitor(self, observation: Observation) -> tuple[FloatArray, FloatArray]:
+        """Current and previous mean delay of each output that had rows; updates the O points."""
+        state, config = self.state, self.config
+        outputs = observation.output_delay_s
+        if len(state.smallest_s) != outputs.size:
+            state.smallest_s = state.previous_s = [None] * outputs.size
+        smallest = _from_json(state.smallest_s)
+        previous = _from_json(state.previous_s)
+        state.since_refresh += 1
+        if state.since_refresh >= config.refresh_periods:
+            smallest, state.since_refresh = refresh_smallest(smallest), 0
+        smallest = track_smallest(smallest, outputs)
+        state.smallest_s = _to_json(smallest)
+        state.previous_s = _to_json(np.where(np.isnan(outputs), previous, outputs))
+        had_rows = ~np.isnan(outputs)
+        self._smallest_now = smallest[had_rows]
+        before = np.where(np.isnan(previous), outputs, previous)
+        return outputs[had_rows], before[had_rows]
+
+    def _load_state(self, delay_s: FloatArray, target_s: float) -> LoadState:
+        if (delay_s > target_s).any():
+            return LoadState.OVER_THRESHOLD
+        return LoadState.UNDER_THRESHOLD if is_accumulating(self._smallest_now, delay_s) else LoadState.NORMAL
+
+    def _drop(self, fraction: float) -> None:
+        step = max(self.config.smallest_step, fraction)
+        self.state.keep_fraction = self.clamp_keep(self.state.keep_fraction * (1.0 - step))
+
+    def _readmit(self, fraction: float) -> None:
+        step = max(self.config.smallest_step, fraction)
+        self.state.keep_fraction = self.clamp_keep(self.state.keep_fraction * (1.0 + step))
+
+
+def _percent(times_in_a_row: int) -> float:
+    """Eq. 5.2 as a fraction."""
+    return (1.0 + math.log2(times_in_a_row)) / 100.0
+
+
+def _majority(moved: FloatArray, concerned: FloatArray) -> bool:
+    """Whether more than half of the outputs concerned moved."""
+    return bool(2 * (moved & concerned).sum() > concerned.sum())
+
+
+def _to_json(values: FloatArray) -> list[float | None]:
+    return [None if v != v else v for v in values.tolist()]
+
+
+def _from_json(values: list[float | None]) -> FloatArray:
+    return np.array([np.nan if v is None else v for v in values], np.float64)

@@ -1,0 +1,49 @@
+"""Aurora's load shedder (tu2006 fig. 1; pham2016 3.3.1; Tatbul et al. 2003)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model import Decision, Observation
+from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+
+
+@dataclass(frozen=True, slots=True)
+class AuroraConfig(HeadroomConfig):
+    """Aurora's settings: the headroom it is told, and where it sheds."""
+
+    shedding: Shedding = "entry"
+
+    def build(self) -> AuroraManager:
+        return AuroraManager(self)
+
+
+@dataclass(slots=True)
+class AuroraState:
+    """Aurora keeps nothing: it is open loop."""
+
+
+class AuroraManager(Manager[AuroraConfig, AuroraState]):
+    """Admit what the CPU can do, whatever has queued up.
+
+    Every period: with L the load of what is admitted and L0 = headroom,
+
+        allowed_per_s = headroom / cost_per_row_s        (shed L - L0 if L > L0, else re-admit)
+
+    Open loop: neither the queue nor the delay is looked at, so the delay target plays no part. A headroom
+    a little too high lets the delay grow without bound, one too low loses rows for nothing.
+    """
+
+    name = "aurora"
+    state_type = AuroraState
+
+    def decide(self, observation: Observation) -> Decision:
+        headroom = self.config.headroom
+        if observation.cost_per_row_s is None:
+            return wait_for_cost(observation, headroom)
+        allowed_per_s = headroom / observation.cost_per_row_s
+        load = observation.offered_load
+        reason = f"load {load:.3f} {'above' if load > headroom else 'within'} capacity {headroom:.3f}"
+        return decide_by_allowance(
+            self, observation, allowed_per_s, self.config.shedding, headroom, reason, None
+        )

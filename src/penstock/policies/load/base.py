@@ -1,0 +1,152 @@
+"""What every load manager shares: validated configuration, JSON snapshots, and turning an allowance into a decision."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from penstock.errors import InvalidInputError, require_positive
+from penstock.model import Decision, Expected, Observation
+
+SNAPSHOT_FORMAT = 1
+
+Shedding = Literal["entry", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerConfig:
+    """Settings that all load managers have.
+
+    Attributes:
+        max_drop_fraction: Never shed more than this (pham2016 5.3.2.6 uses 99 %), so that some output remains.
+    """
+
+    max_drop_fraction: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.max_drop_fraction <= 1.0:
+            raise InvalidInputError(
+                "max_drop_fraction must lie in (0, 1]", self.max_drop_fraction, "0.99 keeps a trickle alive"
+            )
+
+    def period_s(self, delay_target_s: float) -> float:
+        """Control period that suits a target; the papers use a quarter of it (tu2006 fig. 19)."""
+        return delay_target_s / 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomConfig(ManagerConfig):
+    """Settings of managers that are told, or start from, a headroom."""
+
+    headroom: float = 0.97
+
+    def __post_init__(self) -> None:
+        ManagerConfig.__post_init__(self)
+        require_positive("headroom", self.headroom, "the fraction of the CPU that queries get, e.g. 0.97")
+
+
+StateT = TypeVar("StateT")
+ConfigT = TypeVar("ConfigT", bound=ManagerConfig)
+
+
+class Manager(Generic[ConfigT, StateT]):
+    """Base of the load managers: a frozen `config`, a small mutable `state` of JSON values, and `decide`."""
+
+    name: ClassVar[str]
+    state_type: ClassVar[type[Any]]
+    gives_grants: ClassVar[bool] = False
+    """Whether rows wait in the log until a decision grants them."""
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+        self.state: StateT = self._initial_state()
+
+    def _initial_state(self) -> StateT:
+        state: StateT = self.state_type()
+        return state
+
+    def decide(self, observation: Observation) -> Decision:
+        raise NotImplementedError
+
+    def snapshot(self) -> dict[str, object]:
+        """The state as JSON values; `restore` on a manager of the same configuration goes on identically."""
+        state: Any = self.state
+        return {"format": SNAPSHOT_FORMAT, "manager": self.name, "state": asdict(state)}
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Puts a snapshot's state in force."""
+        if snapshot.get("format") != SNAPSHOT_FORMAT:
+            raise InvalidInputError(
+                f"a snapshot has format {SNAPSHOT_FORMAT}",
+                snapshot.get("format"),
+                "take it with this version",
+            )
+        if snapshot.get("manager") != self.name:
+            raise InvalidInputError(
+                f"a snapshot for {self.name} was taken from {self.name}",
+                snapshot.get("manager"),
+                "restore its own",
+            )
+        values = snapshot["state"]
+        known = {f.name for f in fields(self.state_type)}
+        if not isinstance(values, dict) or set(values) != known:
+            raise InvalidInputError(
+                "a snapshot holds every field of the state", values, f"fields: {sorted(known)}"
+            )
+        self.state = self.state_type(**values)
+
+    def clamp_keep(self, keep_fraction: float) -> float:
+        """A keep fraction within [1 - max_drop_fraction, 1]."""
+        return min(1.0, max(1.0 - self.config.max_drop_fraction, keep_fraction))
+
+
+def keep_for_allowance(entry_s: float, keep_fraction: float, offered_s: float, allowed_s: float) -> float:
+    """The keep fraction that lets `allowed_s` of new load in on top of what is already queued at the entry.
+
+    Rows at the entry are decided when they are read, so a keep fraction acts on those that wait as well
+    as on those to come. It must therefore keep of both together what was to be kept of the waiting
+    ones (`entry_s`, counted x the keep fraction in force) and what may come in:
+
+        keep = (entry_s + allowed_s) / (entry_s / keep_fraction + offered_s)
+
+    With nothing waiting this is tu2006 eq. 13, alpha = 1 - v / f_in. All in CPU seconds a period.
+    """
+    everything_s = entry_s / keep_fraction + offered_s if keep_fraction > 0 else offered_s
+    return 1.0 if everything_s <= 0 else (entry_s + allowed_s) / everything_s
+
+
+def decide_by_allowance(
+    manager: Manager[Any, Any],
+    observation: Observation,
+    allowed_per_s: float,
+    shedding: Shedding,
+    headroom: float,
+    reason: str,
+    expected_delay_s: float | None,
+) -> Decision:
+    """Turns "v rows a second may come in" into a decision, at the entry or inside the network.
+
+    Inside the network the load to drop is Li - La. The text of tu2006 4.5.2 has Lq + Li - La, but v is
+    already what may come *in addition* to the queue: the printed formula would empty the queue every
+    period and settle at 0.31 of the target (see docs/policies).
+    """
+    expected = Expected(expected_delay_s, max(0.0, allowed_per_s) * observation.period_s)
+    if shedding == "network":
+        cost_s = observation.cost_per_row_s or 0.0
+        excess_per_s = max(0.0, observation.offered_rate_per_s - allowed_per_s)
+        shed_load_s = excess_per_s * cost_s * observation.period_s
+        return Decision(observation.id, 1.0, reason, expected, shed_load_s=shed_load_s, headroom=headroom)
+    cost_s = observation.cost_per_row_s or 0.0
+    keep = keep_for_allowance(
+        observation.waiting_rows * observation.keep_fraction * cost_s,
+        observation.keep_fraction,
+        observation.offered_rows * cost_s,
+        allowed_per_s * observation.period_s * cost_s,
+    )
+    keep = manager.clamp_keep(keep)
+    return Decision(observation.id, keep, reason, expected, headroom=headroom)
+
+
+def wait_for_cost(observation: Observation, headroom: float | None) -> Decision:
+    """Before the first row has been processed nothing is known about cost: keep what is in force."""
+    return Decision(observation.id, observation.keep_fraction, "no cost measured yet", headroom=headroom)

@@ -1,0 +1,60 @@
+"""BASELINE of tu2006 section 5: the delay model inverted, without a controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model import Decision, Observation
+from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+from penstock.policies.load.queue import advance_inside, virtual_queue
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineConfig(HeadroomConfig):
+    """Baseline's settings: the headroom it is told, and where it sheds."""
+
+    shedding: Shedding = "entry"
+
+    def build(self) -> BaselineManager:
+        return BaselineManager(self)
+
+
+@dataclass(slots=True)
+class BaselineState:
+    inside_rows: float = 0.0
+
+
+class BaselineManager(Manager[BaselineConfig, BaselineState]):
+    """Fill the queue to the target in one step.
+
+    The target allows delay_target_s * headroom / cost rows in the queue, and the period works off
+    period_s * headroom / cost more, so
+
+        allowed_rows = (delay_target_s + period_s) * headroom / cost_per_row_s - queue_rows
+
+    Feedback without design: it corrects the whole error at once.
+    """
+
+    name = "baseline"
+    state_type = BaselineState
+
+    def decide(self, observation: Observation) -> Decision:
+        headroom = self.config.headroom
+        self.state.inside_rows = advance_inside(self.state.inside_rows, observation)
+        if observation.cost_per_row_s is None:
+            return wait_for_cost(observation, headroom)
+        queue_rows = virtual_queue(self.state.inside_rows, observation)
+        rows_per_s = headroom / observation.cost_per_row_s
+        allowed_rows = (observation.delay_target_s + observation.period_s) * rows_per_s - queue_rows
+        estimated_s = (queue_rows + 1) / rows_per_s
+        reason = f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {queue_rows:.0f} rows queued"
+        allowed_per_s = allowed_rows / observation.period_s
+        return decide_by_allowance(
+            self,
+            observation,
+            allowed_per_s,
+            self.config.shedding,
+            headroom,
+            reason,
+            observation.delay_target_s,
+        )

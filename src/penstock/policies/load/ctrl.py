@@ -1,0 +1,76 @@
+"""CTRL: load shedding by feedback control (tu2006 eq. 10, 11, 13 and appendix A)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model import Decision, Observation
+from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+from penstock.policies.load.design import CTRL_CONTROLLER, Controller
+from penstock.policies.load.queue import advance_inside, virtual_queue
+
+
+@dataclass(frozen=True, slots=True)
+class CtrlConfig(HeadroomConfig):
+    """CTRL's settings.
+
+    Attributes:
+        headroom: Tuned by hand in the paper; `penstock calibrate` fits it.
+        controller: From `controller_from_poles` or `controller_from_response`.
+        shedding: At the entry (eq. 13), or inside the network as Borealis does.
+    """
+
+    controller: Controller = CTRL_CONTROLLER
+    shedding: Shedding = "entry"
+
+    def build(self) -> CtrlManager:
+        return CtrlManager(self)
+
+
+@dataclass(slots=True)
+class CtrlState:
+    inside_rows: float = 0.0
+    last_error_s: float = 0.0
+    last_u_per_s: float = 0.0
+
+
+class CtrlManager(Manager[CtrlConfig, CtrlState]):
+    """Steer the estimated delay to the target with a designed controller.
+
+        estimated_s = (queue_rows + 1) * cost / headroom                                      (eq. 11)
+        error_s     = delay_target_s - estimated_s
+        u_per_s     = headroom / (cost * period_s) * [b0 error_s + b1 last_error_s] - a * last_u  (eq. 10)
+        allowed_per_s = u_per_s + departed_per_s
+
+    The queue is virtual: rows in minus tuples out. With shared operators that count is wrong and CTRL
+    does not see the overload; with a wrong headroom it settles at target * headroom / true headroom.
+    """
+
+    name = "ctrl"
+    state_type = CtrlState
+
+    def decide(self, observation: Observation) -> Decision:
+        headroom, gains, state = self.config.headroom, self.config.controller, self.state
+        state.inside_rows = advance_inside(state.inside_rows, observation)
+        if observation.cost_per_row_s is None:
+            return wait_for_cost(observation, headroom)
+        queue_rows = virtual_queue(state.inside_rows, observation)
+        rows_per_s = headroom / observation.cost_per_row_s
+        estimated_s = (queue_rows + 1) / rows_per_s
+        error_s = observation.delay_target_s - estimated_s
+        per_period = rows_per_s / observation.period_s
+        u_per_s = (
+            per_period * (gains.b0 * error_s + gains.b1 * state.last_error_s) - gains.a * state.last_u_per_s
+        )
+        allowed_per_s = u_per_s + observation.departed_rows / observation.period_s
+        state.last_error_s, state.last_u_per_s = error_s, u_per_s
+        reason = f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {queue_rows:.0f} rows queued"
+        return decide_by_allowance(
+            self,
+            observation,
+            allowed_per_s,
+            self.config.shedding,
+            headroom,
+            reason,
+            observation.delay_target_s,
+        )

@@ -1,0 +1,137 @@
+"""Deadline: ours. Rows wait in the log, where their age is known; a grant admits what can still be in time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from penstock.errors import InvalidInputError
+from penstock.model import Decision, Expected, Grant, Observation, WaitingRows
+from penstock.policies.load.base import Manager, ManagerConfig
+from penstock.policies.load.headroom import from_busy_time
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineConfig(ManagerConfig):
+    """Deadline's settings, as fractions of the delay target where they are times.
+
+    Attributes:
+        victims: Which rows are shed when not all can be in time: a uniform sample of what must be decided
+            (unbiased results), or the oldest.
+        work_ahead_fraction: Work kept inside the network, so that it never runs dry and batches stay full.
+        margin_fraction: Slack kept between the planned completion and the target.
+        grant_fraction: Time between grants.
+        memory_fraction: How fast measured capacity is forgotten, in delay targets.
+    """
+
+    max_drop_fraction: float = 1.0
+    victims: Literal["uniform", "oldest"] = "uniform"
+    work_ahead_fraction: float = 0.2
+    margin_fraction: float = 0.02
+    grant_fraction: float = 0.05
+    memory_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        ManagerConfig.__post_init__(self)
+        if self.victims not in ("uniform", "oldest"):
+            raise InvalidInputError(
+                "victims are 'uniform' or 'oldest'", repr(self.victims), "uniform is unbiased"
+            )
+        for name in ("work_ahead_fraction", "margin_fraction", "grant_fraction"):
+            value = getattr(self, name)
+            if not 0.0 < value < 0.5:
+                raise InvalidInputError(
+                    f"{name} lies between 0 and 0.5", value, "it is a part of the delay target"
+                )
+        if self.memory_fraction <= 0:
+            raise InvalidInputError("memory_fraction must be positive", self.memory_fraction, "0.5 is usual")
+
+    def period_s(self, delay_target_s: float) -> float:
+        return delay_target_s * self.grant_fraction
+
+    def build(self) -> DeadlineManager:
+        return DeadlineManager(self)
+
+
+@dataclass(slots=True)
+class DeadlineState:
+    headroom: float | None = None
+
+
+class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
+    """Grant what completes in time, shed what would be late, leave the rest waiting undecided.
+
+    With rows_per_s = headroom / cost, ahead_s = network_load_s / headroom the work already admitted, and
+    full_s = work_ahead_fraction * target + period_s what the network should hold after the grant:
+
+        room_rows    = (full_s - ahead_s) * rows_per_s
+        hopeless     : arrival < now + ahead_s + margin - target              shed, they are late already
+        must decide  : arrival < now + full_s + margin - target               they would be late at the next grant
+
+    If more must be decided than there is room for, a uniform sample of them that fits is admitted
+    ("uniform"), or the newest that fit ("oldest" are shed). Otherwise the oldest waiting rows are
+    admitted until the room is used, and nothing is shed. The headroom is measured, never told.
+    """
+
+    name = "deadline"
+    state_type = DeadlineState
+    gives_grants = True
+
+    def decide(self, observation: Observation) -> Decision:
+        config, target_s = self.config, observation.delay_target_s
+        memory_s = config.memory_fraction * target_s
+        self.state.headroom = from_busy_time(
+            self.state.headroom, observation.work_s, observation.busy_s, observation.period_s, memory_s
+        )
+        headroom, waiting = self.state.headroom, observation.waiting
+        if waiting.rows.size == 0:
+            return self._decision(observation, Grant(-math.inf, -math.inf, 1.0), 0.0, "nothing waits")
+        if headroom is None or observation.cost_per_row_s is None:
+            first = float(waiting.arrival_s[0])
+            return self._decision(
+                observation, Grant(first, -math.inf, 1.0), waiting.rows[0], "first rows, to learn cost"
+            )
+        rows_per_s = headroom / observation.cost_per_row_s
+        ahead_s = observation.network_load_s / headroom
+        full_s = config.work_ahead_fraction * target_s + observation.period_s
+        margin_s = config.margin_fraction * target_s
+        room_rows = max(0.0, full_s - ahead_s) * rows_per_s
+        hopeless_s = observation.now_s + ahead_s + margin_s - target_s
+        must_s = observation.now_s + max(full_s, ahead_s) + margin_s - target_s
+        grant, admitted = self._grant(waiting, room_rows, hopeless_s, must_s)
+        reason = (
+            f"room for {room_rows:.0f} of {waiting.total:.0f} waiting rows, "
+            f"{ahead_s:.2f} s of work ahead, headroom {headroom:.3f}"
+        )
+        return self._decision(observation, grant, admitted, reason)
+
+    def _grant(
+        self, waiting: WaitingRows, room: float, hopeless_s: float, must_s: float
+    ) -> tuple[Grant, float]:
+        arrival_s, upto = waiting.arrival_s, np.cumsum(waiting.rows)
+        lost = _rows_before(arrival_s, upto, hopeless_s)
+        must = _rows_before(arrival_s, upto, must_s) - lost
+        if must <= room:
+            # everything urgent fits: the oldest rows that fit are admitted, nothing else is shed
+            cut = int(np.searchsorted(upto, lost + room, side="right")) - 1
+            cut_s = max(float(arrival_s[cut]) if cut >= 0 else -math.inf, hopeless_s)
+            return Grant(cut_s, hopeless_s, 1.0), min(room, float(upto[-1]) - lost)
+        if self.config.victims == "uniform":
+            return Grant(must_s, hopeless_s, room / must), room
+        first_kept = int(np.searchsorted(upto, lost + must - room, side="left"))
+        return Grant(must_s, float(arrival_s[min(first_kept, arrival_s.size - 1)]), 1.0), room
+
+    def _decision(self, observation: Observation, grant: Grant, admitted: float, reason: str) -> Decision:
+        expected = Expected(observation.delay_target_s, float(admitted))
+        return Decision(
+            observation.id, grant.keep_fraction, reason, expected, grant=grant, headroom=self.state.headroom
+        )
+
+
+def _rows_before(arrival_s: np.ndarray, upto: np.ndarray, before_s: float) -> float:
+    """Rows that arrived before a moment, to the resolution of the headers."""
+    i = int(np.searchsorted(arrival_s, before_s, side="left"))
+    return float(upto[i - 1]) if i > 0 else 0.0

@@ -1,0 +1,50 @@
+"""Headroom estimators: how much of the CPU the queries really get, learned from what happened."""
+
+from __future__ import annotations
+
+import math
+
+SMALLEST_HEADROOM = 0.01
+LARGEST_HEADROOM = 64.0
+"""Above one when several cores are used; a bound only against runaway."""
+
+
+def clamp_headroom(headroom: float) -> float:
+    return min(LARGEST_HEADROOM, max(SMALLEST_HEADROOM, headroom))
+
+
+def from_converged_delay(headroom: float, delay_target_s: float, converged_delay_s: float) -> float:
+    """SEaMLeSS (pham2016 4.2.2): headroom * D / D'.
+
+    A wrong headroom makes the delay converge to D' instead of D while shedding, in proportion.
+    """
+    if converged_delay_s <= 0:
+        return headroom
+    return clamp_headroom(headroom * delay_target_s / converged_delay_s)
+
+
+def toward_load(headroom: float, load: float) -> float:
+    """ALoMa (pham2016 eq. 5.1): moves toward the load, by a smaller part of the gap the wider the gap.
+
+    With z the gap in percent of the headroom (at least 1), the step is log2(z + 1) / z of the gap.
+    """
+    gap = abs(load - headroom)
+    z = max(1.0, 100.0 * gap / headroom)
+    step = math.log2(z + 1) / z * gap
+    return clamp_headroom(headroom + step if load > headroom else headroom - step)
+
+
+def from_busy_time(
+    headroom: float | None, work_s: float, busy_s: float, period_s: float, memory_s: float
+) -> float | None:
+    """Deadline: CPU seconds done in a second of having something to do, forgetting over `memory_s`.
+
+    Needs no overload and no converged delay: any busy period tells.
+    """
+    if busy_s <= 0.0 or work_s <= 0.0:
+        return headroom
+    measured = clamp_headroom(work_s / busy_s)
+    if headroom is None:
+        return measured
+    weight = (busy_s / period_s) * (1.0 - math.exp(-period_s / memory_s))
+    return headroom + weight * (measured - headroom)

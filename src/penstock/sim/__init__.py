@@ -1,0 +1,1 @@
+"""Plants in virtual time: deterministic, no JVM, seconds of wall time for minutes of stream."""

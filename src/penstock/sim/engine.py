@@ -1,0 +1,425 @@
+"""The simulated plant: a data stream engine in virtual time behind the same seam as Spark.
+
+`SimulatedPlant.observe()` runs the engine to the next control instant and reports an
+`Observation`; `apply()` puts a `Decision` in force. Everything is deterministic for a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.errors import InvalidInputError, MissingExtraError, require_positive
+from penstock.model import NO_ROWS, Decision, DelayStats, FloatArray, Observation, QueryClass, WaitingRows
+from penstock.policies.load.estimation import incoming_load, load_coefficients, queued_load
+from penstock.sim.histogram import DelayHistogram
+from penstock.sim.network import Kind, Network
+
+try:
+    from penstock.sim import kernel
+except ImportError as missing:  # pragma: no cover - exercised only without the extra
+    raise MissingExtraError("the simulated plant", "numba", "sim") from missing
+
+_WAITING_BINS = 128
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the engine runs on, over virtual time.
+
+    Attributes:
+        headroom: (from_s, fraction) steps: the part of the CPU that query processing gets. A
+            background job is a step down.
+        cost_factor: (from_s, factor) steps that multiply every operator's cost (tu2006 fig. 14).
+    """
+
+    headroom: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+    cost_factor: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+
+    def __post_init__(self) -> None:
+        for name, steps in (("headroom", self.headroom), ("cost factor", self.cost_factor)):
+            if not steps or steps[0][0] != 0.0:
+                raise InvalidInputError(
+                    f"{name} steps start at 0 s", steps[:1], f"({name!r}: (0.0, value), ...)"
+                )
+            for _, value in steps:
+                require_positive(name, value, "a background job leaves at least a little")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTotals:
+    """Delay violations of one group of outputs over a whole run."""
+
+    completed: int
+    delayed: int
+    accumulated_s: float
+    max_s: float
+
+    @property
+    def average_s(self) -> float:
+        return self.accumulated_s / self.completed if self.completed else 0.0
+
+
+class SimulatedPlant:
+    """A stream engine in virtual time.
+
+    Args:
+        network: Operators, costs, queues.
+        arrivals_s: Sorted arrival times, one array a source, in the order of `network.sources`.
+        cls: The class that owns the network: name and delay target.
+        period_s: Time between control instants.
+        run_s: When the run ends.
+        machine: Headroom and cost over time.
+        targets: (from_s, delay_target_s) steps that change the target while running.
+        grants: Whether rows wait at the entry until a decision grants them (managers that plan by
+            the age of waiting rows), or are read freely and tossed a coin by the keep fraction.
+        seed: Fixes selectivities and coins.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        arrivals_s: Sequence[FloatArray],
+        cls: QueryClass,
+        period_s: float,
+        run_s: float,
+        machine: Machine | None = None,
+        targets: Sequence[tuple[float, float]] = (),
+        grants: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if len(arrivals_s) != len(network.sources):
+            raise InvalidInputError(
+                f"network {network.name} needs one arrival array a source ({len(network.sources)})",
+                len(arrivals_s),
+                "repeat the array for sources that share a pattern",
+            )
+        require_positive("period", period_s, "a quarter of the delay target is a good start")
+        require_positive("run length", run_s, "in seconds of virtual time")
+        self.network, self.cls, self.period_s, self.run_s = network, cls, period_s, run_s
+        self.grants = grants
+        self._targets = sorted([(0.0, cls.delay_target_s), *targets])
+        self._keep = 1.0
+        self._cut_s = -math.inf
+        self._cycle = 0
+        self._state = _initial_state(
+            network,
+            arrivals_s,
+            machine or Machine(),
+            self._targets[0][1],
+            kernel.GRANTS if grants else kernel.KEEP_ON_READ,
+            seed,
+        )
+        self._merged_s = np.sort(np.concatenate(arrivals_s)) if grants else np.empty(0)
+        self._source_operators = np.array(network.sources)
+        self._cost_s = np.array([op.cost_s + network.turn_cost_s for op in network.operators])
+        self._selectivity = np.array(
+            [0.0 if op.kind is Kind.JOIN else op.selectivity for op in network.operators]
+        )
+        self._coefficients = load_coefficients(self._cost_s, self._selectivity, network.downstream)
+        self._measured_any = False
+        self._seen = _Seen(0, 0, 0, 0)
+        self.histogram = DelayHistogram()
+
+    # -- the seam -------------------------------------------------------------------------------
+
+    def observe(self) -> Observation | None:
+        """Runs one period of virtual time and reports it; `None` once the run is over."""
+        s = self._state
+        end_s = min((self._cycle + 1) * self.period_s, self.run_s)
+        if self._cycle * self.period_s >= self.run_s - 1e-9:
+            return None
+        started_s, busy_before = s.clock[kernel.CLOCK_NOW], s.clock[kernel.CLOCK_BUSY]
+        self._clear_period()
+        delays = self._advance(end_s)
+        self._cycle += 1
+        self._measure()
+        now_s = float(s.clock[kernel.CLOCK_NOW])
+        return self._observation(
+            now_s, max(now_s - started_s, 1e-9), s.clock[kernel.CLOCK_BUSY] - busy_before, delays
+        )
+
+    def apply(self, decision: Decision) -> None:
+        """Puts a decision in force from now on."""
+        s = self._state
+        keep = decision.keep_fraction
+        if decision.grant is not None:
+            self._grant(decision.grant.cut_s, decision.grant.shed_before_s, decision.grant.keep_fraction)
+        if decision.shed_load_s > 0.0:
+            keep = min(keep, self._shed_inside(decision.shed_load_s))
+        self._keep = keep
+        s.clock[kernel.CLOCK_KEEP] = keep
+
+    # -- totals, for results and tests ----------------------------------------------------------
+
+    @property
+    def offered_rows(self) -> int:
+        return sum(int(a - b) for a, b in zip(self._arrived(), self._first_row, strict=True))
+
+    @property
+    def admitted_rows(self) -> int:
+        return int(self._state.admitted.sum())
+
+    @property
+    def shed_rows(self) -> int:
+        return int(self._state.shed.sum())
+
+    @property
+    def waiting_rows(self) -> int:
+        s = self._state
+        total = 0
+        for source, arrived in enumerate(self._arrived()):
+            first = s.next_row[source]
+            total += int(arrived - first) - int(s.row_shed[first:arrived].sum())
+        return total
+
+    def totals(self) -> dict[str, LabelTotals]:
+        """Violations by output label, over the run so far."""
+        s = self._state
+        return {
+            label: LabelTotals(
+                int(s.label_count[i]),
+                int(s.label_violations[i]),
+                float(s.label_violation_s[i]),
+                float(s.label_violation_max_s[i]),
+            )
+            for i, label in enumerate(self.network.labels)
+        }
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    @property
+    def _first_row(self) -> FloatArray:
+        return np.concatenate(([0], self._state.end_row[:-1]))
+
+    def _arrived(self) -> list[int]:
+        """For each source the index after its last row that has arrived."""
+        s, now_s = self._state, self._state.clock[kernel.CLOCK_NOW]
+        first = self._first_row
+        return [
+            int(
+                first[i]
+                + np.searchsorted(s.arrival_s[int(first[i]) : int(s.end_row[i])], now_s, side="right")
+            )
+            for i in range(s.end_row.size)
+        ]
+
+    def _advance(self, end_s: float) -> FloatArray:
+        s = self._state
+        s.clock[kernel.CLOCK_TARGET] = self._target_at(s.clock[kernel.CLOCK_NOW])
+        chunks = []
+        done = False
+        while not done:
+            done = kernel.run(s, end_s)
+            chunks.append(s.delays_s[: s.count[kernel.COUNT_DELAYS]].copy())
+            s.count[kernel.COUNT_DELAYS] = 0
+        delays = np.concatenate(chunks)
+        self.histogram.add(delays)
+        return delays
+
+    def _target_at(self, now_s: float) -> float:
+        return next(target for from_s, target in reversed(self._targets) if from_s <= now_s + 1e-9)
+
+    def _clear_period(self) -> None:
+        s = self._state
+        for counter in (s.work_s, s.rows_in, s.rows_out, s.output_sum_s, s.output_count):
+            counter[:] = 0
+        self._seen = _Seen(
+            self.offered_rows, self.admitted_rows, self.shed_rows, int(s.count[kernel.COUNT_DEPARTED])
+        )
+
+    def _measure(self) -> None:
+        """Refreshes measured cost and selectivity of the operators that ran in the period."""
+        s = self._state
+        ran = s.rows_in > 0
+        self._measured_any = self._measured_any or bool(ran[self._source_operators].any())
+        self._cost_s = np.where(ran, s.work_s / np.maximum(s.rows_in, 1), self._cost_s)
+        self._selectivity = np.where(ran, s.rows_out / np.maximum(s.rows_in, 1), self._selectivity)
+        self._coefficients = load_coefficients(self._cost_s, self._selectivity, self.network.downstream)
+
+    def _observation(self, now_s: float, period_s: float, busy_s: float, delays: FloatArray) -> Observation:
+        s, seen = self._state, self._seen
+        arrived = np.array(self._arrived())
+        source_coefficients = self._coefficients[self._source_operators]
+        waiting = self.waiting_rows
+        network_load_s = queued_load(s.length, self._coefficients[s.port_operator])
+        entry_load_s = self._entry_load_s(arrived, source_coefficients)
+        offered = self.offered_rows - seen.offered
+        rates = (arrived - self._last_arrived(now_s - period_s)) / period_s
+        cost = None
+        if self._measured_any:
+            weight = rates if rates.sum() > 0 else np.ones_like(rates)
+            cost = float(weight @ source_coefficients / weight.sum())
+        with np.errstate(invalid="ignore"):
+            output_delay_s = np.where(
+                s.output_count > 0, s.output_sum_s / np.maximum(s.output_count, 1), np.nan
+            )
+        return Observation(
+            id=self._cycle,
+            cls=self.cls.name,
+            now_s=now_s,
+            period_s=period_s,
+            delay_target_s=self._target_at(now_s),
+            keep_fraction=self._keep,
+            offered_rows=offered,
+            admitted_rows=self.admitted_rows - seen.admitted,
+            shed_rows=self.shed_rows - seen.shed,
+            departed_rows=int(s.count[kernel.COUNT_DEPARTED]) - seen.departed,
+            waiting_rows=waiting,
+            offered_load=incoming_load(rates, source_coefficients),
+            queued_load_s=network_load_s + entry_load_s,
+            network_load_s=network_load_s,
+            cost_per_row_s=cost,
+            work_s=float(s.work_s.sum()),
+            busy_s=float(busy_s),
+            delay=DelayStats.of(delays),
+            output_delay_s=output_delay_s,
+            waiting=self._waiting_profile(now_s) if self.grants else NO_ROWS,
+        )
+
+    def _last_arrived(self, before_s: float) -> FloatArray:
+        s, first = self._state, self._first_row
+        return np.array(
+            [
+                first[i]
+                + np.searchsorted(s.arrival_s[int(first[i]) : int(s.end_row[i])], before_s, side="right")
+                for i in range(s.end_row.size)
+            ]
+        )
+
+    def _entry_load_s(self, arrived: FloatArray, coefficients: FloatArray) -> float:
+        """Load at the entry: waiting x keep now in force."""
+        s = self._state
+        waiting = [
+            int(end - s.next_row[i]) - int(s.row_shed[s.next_row[i] : end].sum())
+            for i, end in enumerate(arrived)
+        ]
+        return queued_load(np.array(waiting) * self._keep, coefficients)
+
+    def _waiting_profile(self, now_s: float) -> WaitingRows:
+        low = np.searchsorted(self._merged_s, self._cut_s, side="right")
+        high = np.searchsorted(self._merged_s, now_s, side="right")
+        if high <= low:
+            return NO_ROWS
+        edges = np.linspace(self._merged_s[low], self._merged_s[high - 1], _WAITING_BINS)
+        upto = np.searchsorted(self._merged_s[low:high], edges, side="right")
+        return WaitingRows(edges, np.diff(np.concatenate(([0], upto))).astype(float))
+
+    def _grant(self, cut_s: float, shed_before_s: float, keep: float) -> None:
+        s = self._state
+        cut_s = min(cut_s, float(s.clock[kernel.CLOCK_NOW]))
+        first = self._first_row
+        for i, operator in enumerate(self.network.sources):
+            rows = s.arrival_s[int(first[i]) : int(s.end_row[i])]
+            until = int(first[i] + np.searchsorted(rows, cut_s, side="right"))
+            kernel.grant(s, i, operator, until, shed_before_s, keep)
+        self._cut_s = max(self._cut_s, cut_s)
+
+    def _shed_inside(self, load_s: float) -> float:
+        """Drops queued load; returns the entry keep fraction that sheds the rest of it over the next period."""
+        if not self.network.is_tree_of_rows:
+            raise InvalidInputError(
+                "in-network shedding needs a network in which every tuple is one source row",
+                f"network {self.network.name} with shared operators or joins",
+                "use entry shedding: shedding='entry'",
+            )
+        left_s = kernel.shed_inside(self._state, self._coefficients, load_s)
+        expected_s = self._seen_offered_load_s()
+        return 1.0 if expected_s <= 0 else max(0.0, 1.0 - left_s / expected_s)
+
+    def _seen_offered_load_s(self) -> float:
+        rows = self.offered_rows - self._seen.offered
+        return rows * float(self._coefficients[self._source_operators].mean())
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Cumulative counts at the start of the period."""
+
+    offered: int
+    admitted: int
+    shed: int
+    departed: int
+
+
+def _initial_state(
+    network: Network,
+    arrivals_s: Sequence[FloatArray],
+    machine: Machine,
+    target_s: float,
+    mode: int,
+    seed: int,
+) -> kernel.State:
+    ops = network.operators
+    n, outputs = len(ops), [i for i, op in enumerate(ops) if op.kind is Kind.OUTPUT]
+    ports_of = [2 if op.kind is Kind.JOIN else 1 for op in ops]
+    first_port = np.concatenate(([0], np.cumsum(ports_of)[:-1])).astype(np.int64)
+    ports = sum(ports_of)
+    port_operator = np.repeat(np.arange(n), ports_of)
+    out: list[list[int]] = [[] for _ in ops]
+    for i, op in enumerate(ops):
+        for side, name in enumerate(op.inputs):
+            out[network.index[name]].append(int(first_port[i]) + side)
+    labels = {label: k for k, label in enumerate(network.labels)}
+    label_of = np.array([labels.get(op.label, 0) for op in ops], np.int64)
+    output_of = np.full(n, -1, np.int64)
+    output_of[outputs] = np.arange(len(outputs))
+    source_of = np.full(n, -1, np.int64)
+    source_of[list(network.sources)] = np.arange(len(network.sources))
+    sizes = np.array([a.size for a in arrivals_s], np.int64)
+    ends = np.cumsum(sizes)
+    joins = any(op.kind is Kind.JOIN for op in ops)
+    random = np.array([seed * 2 + 1, seed * 2 + 2], np.uint64)
+    f8, i8 = np.float64, np.int64
+    return kernel.State(
+        kind=np.array([op.kind for op in ops], i8),
+        cost_s=np.array([op.cost_s for op in ops], f8),
+        selectivity=np.array([op.selectivity for op in ops], f8),
+        probe_cost_s=np.array([op.probe_cost_s for op in ops], f8),
+        window_s=np.array([op.window_s for op in ops], f8),
+        quota=np.array([max(1, round(op.weight * network.batch_rows)) for op in ops], i8),
+        batch=np.array([network.batch_rows], i8),
+        turn_cost_s=np.array([network.turn_cost_s], f8),
+        drop_cost_s=np.array([network.drop_cost_s], f8),
+        first_port=first_port,
+        port_operator=port_operator,
+        out_start=np.concatenate(([0], np.cumsum([len(o) for o in out]))).astype(i8),
+        out_port=np.array([p for o in out for p in o], i8),
+        source_of=source_of,
+        output_of=output_of,
+        label_of=label_of,
+        filtered_counts=np.array([network.delay_of_filtered], np.bool_),
+        queue=np.zeros((ports, network.queue_rows), f8),
+        head=np.zeros(ports, i8),
+        length=np.zeros(ports, i8),
+        window=np.zeros((ports if joins else 1, 65536 if joins else 1), f8),
+        window_head=np.zeros(ports, i8),
+        window_length=np.zeros(ports, i8),
+        arrival_s=np.ascontiguousarray(np.concatenate(arrivals_s), f8),
+        row_shed=np.zeros(int(ends[-1]), np.uint8),
+        next_row=np.concatenate(([0], ends[:-1])).astype(i8),
+        end_row=ends.astype(i8),
+        mode=np.array([mode], i8),
+        headroom_from_s=np.array([t for t, _ in machine.headroom], f8),
+        headroom=np.array([h for _, h in machine.headroom], f8),
+        factor_from_s=np.array([t for t, _ in machine.cost_factor], f8),
+        factor=np.array([f for _, f in machine.cost_factor], f8),
+        clock=np.array([0.0, 0.0, 0.0, target_s, 1.0], f8),
+        count=np.zeros(3, i8),
+        random=random,
+        admitted=np.zeros(sizes.size, i8),
+        shed=np.zeros(sizes.size, i8),
+        work_s=np.zeros(n, f8),
+        rows_in=np.zeros(n, i8),
+        rows_out=np.zeros(n, i8),
+        delays_s=np.zeros(1 << 16, f8),
+        output_sum_s=np.zeros(len(outputs), f8),
+        output_count=np.zeros(len(outputs), i8),
+        label_count=np.zeros(len(labels), i8),
+        label_violations=np.zeros(len(labels), i8),
+        label_violation_s=np.zeros(len(labels), f8),
+        label_violation_max_s=np.zeros(len(labels), f8),
+    )
