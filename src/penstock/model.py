@@ -1,4 +1,4 @@
-"""The one vocabulary: what plants report, what policies decide. Frozen, unit-suffixed, no behaviour beyond validation.
+"""The one vocabulary: what plants report, what policies decide. Frozen, unit-suffixed, validated.
 
 A plant (simulated or Spark) turns measurements into an `Observation`; a policy turns an
 `Observation` into a `Decision`; the cycle checks it and hands it back to the plant. Nothing
@@ -93,7 +93,7 @@ class DelayStats:
         return cls(int(ordered.size), float(ordered.mean()), p50, p95, p99, float(ordered[-1]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WaitingRows:
     """How many rows wait at the entry, by arrival time (from segment headers; rows are not read).
 
@@ -111,7 +111,7 @@ class WaitingRows:
 NO_ROWS = WaitingRows(np.empty(0), np.empty(0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Observation:
     """What a class's load manager may know at `now_s` about the period that just ended.
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,7 +102,6 @@ class SimulatedPlant:
         self.grants = grants
         self._targets = sorted([(0.0, cls.delay_target_s), *targets])
         self._keep = 1.0
-        self._cut_s = -math.inf
         self._cycle = 0
         self._state = _initial_state(
             network,
@@ -113,7 +111,6 @@ class SimulatedPlant:
             kernel.GRANTS if grants else kernel.KEEP_ON_READ,
             seed,
         )
-        self._merged_s = np.sort(np.concatenate(arrivals_s)) if grants else np.empty(0)
         self._source_operators = np.array(network.sources)
         self._cost_s = np.array([op.cost_s + network.turn_cost_s for op in network.operators])
         self._selectivity = np.array(
@@ -121,7 +118,8 @@ class SimulatedPlant:
         )
         self._coefficients = load_coefficients(self._cost_s, self._selectivity, network.downstream)
         self._measured_any = False
-        self._seen = _Seen(0, 0, 0, 0)
+        self._seen = _Seen(np.array(self._first_row), 0, 0, 0)
+        self._period_offered_rows = 0
         self.histogram = DelayHistogram()
 
     # -- the seam -------------------------------------------------------------------------------
@@ -169,12 +167,7 @@ class SimulatedPlant:
 
     @property
     def waiting_rows(self) -> int:
-        s = self._state
-        total = 0
-        for source, arrived in enumerate(self._arrived()):
-            first = s.next_row[source]
-            total += int(arrived - first) - int(s.row_shed[first:arrived].sum())
-        return total
+        return int(self._waiting_per_source(np.array(self._arrived())).sum())
 
     def totals(self) -> dict[str, LabelTotals]:
         """Violations by output label, over the run so far."""
@@ -214,8 +207,8 @@ class SimulatedPlant:
         done = False
         while not done:
             done = kernel.run(s, end_s)
-            chunks.append(s.delays_s[: s.count[kernel.COUNT_DELAYS]].copy())
-            s.count[kernel.COUNT_DELAYS] = 0
+            chunks.append(s.delays_s[: s.counts[kernel.COUNT_DELAYS]].copy())
+            s.counts[kernel.COUNT_DELAYS] = 0
         delays = np.concatenate(chunks)
         self.histogram.add(delays)
         return delays
@@ -227,9 +220,6 @@ class SimulatedPlant:
         s = self._state
         for counter in (s.work_s, s.rows_in, s.rows_out, s.output_sum_s, s.output_count):
             counter[:] = 0
-        self._seen = _Seen(
-            self.offered_rows, self.admitted_rows, self.shed_rows, int(s.count[kernel.COUNT_DEPARTED])
-        )
 
     def _measure(self) -> None:
         """Refreshes measured cost and selectivity of the operators that ran in the period."""
@@ -242,21 +232,26 @@ class SimulatedPlant:
 
     def _observation(self, now_s: float, period_s: float, busy_s: float, delays: FloatArray) -> Observation:
         s, seen = self._state, self._seen
-        arrived = np.array(self._arrived())
-        source_coefficients = self._coefficients[self._source_operators]
-        waiting = self.waiting_rows
+        # what the last decision admitted or shed at once counts in the period it governed: compare with the
+        # counts at the end of the previous observation, not with those after the decision
+        now = _Seen(
+            np.array(self._arrived()),
+            self.admitted_rows,
+            self.shed_rows,
+            int(s.counts[kernel.COUNT_DEPARTED]),
+        )
+        self._seen = now
+        offered = now.arrived - seen.arrived
+        self._period_offered_rows = int(offered.sum())
+        coefficients = self._coefficients[self._source_operators]
+        waiting = self._waiting_per_source(now.arrived)
         network_load_s = queued_load(s.length, self._coefficients[s.port_operator])
-        entry_load_s = self._entry_load_s(arrived, source_coefficients)
-        offered = self.offered_rows - seen.offered
-        rates = (arrived - self._last_arrived(now_s - period_s)) / period_s
+        entry_load_s = queued_load(waiting * self._keep, coefficients)
         cost = None
         if self._measured_any:
-            weight = rates if rates.sum() > 0 else np.ones_like(rates)
-            cost = float(weight @ source_coefficients / weight.sum())
-        with np.errstate(invalid="ignore"):
-            output_delay_s = np.where(
-                s.output_count > 0, s.output_sum_s / np.maximum(s.output_count, 1), np.nan
-            )
+            weight = offered if offered.sum() > 0 else np.ones_like(offered)
+            cost = float(weight @ coefficients / weight.sum())
+        has_rows = s.output_count > 0
         return Observation(
             id=self._cycle,
             cls=self.cls.name,
@@ -264,49 +259,40 @@ class SimulatedPlant:
             period_s=period_s,
             delay_target_s=self._target_at(now_s),
             keep_fraction=self._keep,
-            offered_rows=offered,
-            admitted_rows=self.admitted_rows - seen.admitted,
-            shed_rows=self.shed_rows - seen.shed,
-            departed_rows=int(s.count[kernel.COUNT_DEPARTED]) - seen.departed,
-            waiting_rows=waiting,
-            offered_load=incoming_load(rates, source_coefficients),
+            offered_rows=self._period_offered_rows,
+            admitted_rows=now.admitted - seen.admitted,
+            shed_rows=now.shed - seen.shed,
+            departed_rows=now.departed - seen.departed,
+            waiting_rows=int(waiting.sum()),
+            offered_load=incoming_load(offered / period_s, coefficients),
             queued_load_s=network_load_s + entry_load_s,
             network_load_s=network_load_s,
             cost_per_row_s=cost,
             work_s=float(s.work_s.sum()),
             busy_s=float(busy_s),
             delay=DelayStats.of(delays),
-            output_delay_s=output_delay_s,
-            waiting=self._waiting_profile(now_s) if self.grants else NO_ROWS,
+            output_delay_s=np.where(has_rows, s.output_sum_s / np.maximum(s.output_count, 1), np.nan),
+            waiting=self._waiting_profile(now.arrived) if self.grants else NO_ROWS,
         )
 
-    def _last_arrived(self, before_s: float) -> FloatArray:
-        s, first = self._state, self._first_row
-        return np.array(
-            [
-                first[i]
-                + np.searchsorted(s.arrival_s[int(first[i]) : int(s.end_row[i])], before_s, side="right")
-                for i in range(s.end_row.size)
-            ]
-        )
-
-    def _entry_load_s(self, arrived: FloatArray, coefficients: FloatArray) -> float:
-        """Load at the entry: waiting x keep now in force."""
+    def _waiting_per_source(self, arrived: FloatArray) -> FloatArray:
         s = self._state
-        waiting = [
-            int(end - s.next_row[i]) - int(s.row_shed[s.next_row[i] : end].sum())
-            for i, end in enumerate(arrived)
-        ]
-        return queued_load(np.array(waiting) * self._keep, coefficients)
+        dropped = [int(s.row_shed[s.next_row[i] : end].sum()) for i, end in enumerate(arrived)]
+        return arrived - s.next_row - np.array(dropped)
 
-    def _waiting_profile(self, now_s: float) -> WaitingRows:
-        low = np.searchsorted(self._merged_s, self._cut_s, side="right")
-        high = np.searchsorted(self._merged_s, now_s, side="right")
-        if high <= low:
+    def _waiting_profile(self, arrived: FloatArray) -> WaitingRows:
+        """How many rows wait by arrival time, in bins of equal width over the waiting rows' age."""
+        s = self._state
+        times_s = np.concatenate([s.arrival_s[s.next_row[i] : end] for i, end in enumerate(arrived)])
+        if times_s.size == 0:
             return NO_ROWS
-        edges = np.linspace(self._merged_s[low], self._merged_s[high - 1], _WAITING_BINS)
-        upto = np.searchsorted(self._merged_s[low:high], edges, side="right")
-        return WaitingRows(edges, np.diff(np.concatenate(([0], upto))).astype(float))
+        first_s, last_s = times_s.min(), times_s.max()
+        width_s = max((last_s - first_s) / (_WAITING_BINS - 1), 1e-9)
+        index = np.minimum(np.ceil((times_s - first_s) / width_s).astype(np.int64), _WAITING_BINS - 1)
+        rows = np.bincount(index, minlength=_WAITING_BINS).astype(float)
+        edges = first_s + width_s * np.arange(_WAITING_BINS)
+        edges[-1] = max(edges[-1], last_s)
+        return WaitingRows(edges, rows)
 
     def _grant(self, cut_s: float, shed_before_s: float, keep: float) -> None:
         s = self._state
@@ -316,10 +302,9 @@ class SimulatedPlant:
             rows = s.arrival_s[int(first[i]) : int(s.end_row[i])]
             until = int(first[i] + np.searchsorted(rows, cut_s, side="right"))
             kernel.grant(s, i, operator, until, shed_before_s, keep)
-        self._cut_s = max(self._cut_s, cut_s)
 
     def _shed_inside(self, load_s: float) -> float:
-        """Drops queued load; returns the entry keep fraction that sheds the rest of it over the next period."""
+        """Drops queued load; returns the entry keep fraction that sheds the rest over the next period."""
         if not self.network.is_tree_of_rows:
             raise InvalidInputError(
                 "in-network shedding needs a network in which every tuple is one source row",
@@ -327,19 +312,15 @@ class SimulatedPlant:
                 "use entry shedding: shedding='entry'",
             )
         left_s = kernel.shed_inside(self._state, self._coefficients, load_s)
-        expected_s = self._seen_offered_load_s()
+        expected_s = self._period_offered_rows * float(self._coefficients[self._source_operators].mean())
         return 1.0 if expected_s <= 0 else max(0.0, 1.0 - left_s / expected_s)
-
-    def _seen_offered_load_s(self) -> float:
-        rows = self.offered_rows - self._seen.offered
-        return rows * float(self._coefficients[self._source_operators].mean())
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Cumulative counts at the start of the period."""
+    """Cumulative counts at the end of the previous observation."""
 
-    offered: int
+    arrived: FloatArray
     admitted: int
     shed: int
     departed: int
@@ -408,7 +389,7 @@ def _initial_state(
         factor_from_s=np.array([t for t, _ in machine.cost_factor], f8),
         factor=np.array([f for _, f in machine.cost_factor], f8),
         clock=np.array([0.0, 0.0, 0.0, target_s, 1.0], f8),
-        count=np.zeros(3, i8),
+        counts=np.zeros(3, i8),
         random=random,
         admitted=np.zeros(sizes.size, i8),
         shed=np.zeros(sizes.size, i8),

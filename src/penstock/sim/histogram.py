@@ -12,7 +12,7 @@ _BINS = 5000
 
 
 class DelayHistogram:
-    """Counts delays in bins that grow by half a percent: percentiles are exact to that, mean and maximum exactly."""
+    """Counts delays in bins that grow by half a percent: percentiles are good to that, mean and max exact."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(_BINS, np.int64)

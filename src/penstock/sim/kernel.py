@@ -68,7 +68,7 @@ class State(NamedTuple):
     factor: np.ndarray
     # scalars and counters
     clock: np.ndarray
-    count: np.ndarray
+    counts: np.ndarray
     random: np.ndarray
     admitted: np.ndarray
     shed: np.ndarray
@@ -179,8 +179,8 @@ def _next_arrival(arrival_s: np.ndarray, next_row: np.ndarray, end_row: np.ndarr
 
 
 @njit(cache=True)
-def run(s: State, t_end: float) -> bool:  # noqa: PLR0912, PLR0915 - one hot loop, see the module's docstring
-    """Advances virtual time to `t_end` (a turn is not cut short). False when the delay buffer must be drained first."""
+def run(s: State, t_end: float) -> bool:
+    """Advances virtual time to `t_end` (turns are not cut short); False when `delays_s` must be drained."""
     kind, cost_s, selectivity, quota = s.kind, s.cost_s, s.selectivity, s.quota
     out_start, out_port, first_port = s.out_start, s.out_port, s.first_port
     queue, head, length, arrival_s = s.queue, s.head, s.length, s.arrival_s
@@ -192,7 +192,7 @@ def run(s: State, t_end: float) -> bool:  # noqa: PLR0912, PLR0915 - one hot loo
     grants, filtered_counts = s.mode[0] == GRANTS, s.filtered_counts[0]
     keep, target_s = s.clock[CLOCK_KEEP], s.clock[CLOCK_TARGET]
     now, busy, debt = s.clock[CLOCK_NOW], s.clock[CLOCK_BUSY], s.clock[CLOCK_DEBT]
-    o, recorded, departed = s.count[COUNT_CURSOR], s.count[COUNT_DELAYS], s.count[COUNT_DEPARTED]
+    o, recorded, departed = s.counts[COUNT_CURSOR], s.counts[COUNT_DELAYS], s.counts[COUNT_DEPARTED]
     size, operators, largest_turn = queue.shape[1], kind.size, quota.max()
     h = f = 0
     idle = 0
@@ -290,13 +290,13 @@ def run(s: State, t_end: float) -> bool:  # noqa: PLR0912, PLR0915 - one hot loo
             idle = 0
             now = min(t_end, np.inf if grants else max(now, _next_arrival(arrival_s, next_row, end_row)))
     s.clock[CLOCK_NOW], s.clock[CLOCK_BUSY], s.clock[CLOCK_DEBT] = now, busy, debt
-    s.count[COUNT_CURSOR], s.count[COUNT_DELAYS], s.count[COUNT_DEPARTED] = o, recorded, departed
+    s.counts[COUNT_CURSOR], s.counts[COUNT_DELAYS], s.counts[COUNT_DEPARTED] = o, recorded, departed
     return finished
 
 
 @njit(cache=True)
 def grant(s: State, source: int, operator: int, until_row: int, shed_before_s: float, keep: float) -> None:
-    """Decides a source's waiting rows up to `until_row`: kept ones enter the source's queue, the rest is shed."""
+    """Decides a source's waiting rows up to `until_row`: kept ones enter its queue, the rest is shed."""
     port = s.first_port[operator]
     row = s.next_row[source]
     while row < until_row:
@@ -314,7 +314,7 @@ def grant(s: State, source: int, operator: int, until_row: int, shed_before_s: f
 
 @njit(cache=True)
 def shed_inside(s: State, coefficients: np.ndarray, load_s: float) -> float:
-    """Drops queued tuples at randomly chosen places until `load_s` CPU seconds are gone; returns what is left over.
+    """Drops queued tuples at random places until `load_s` CPU seconds are gone; returns what is left over.
 
     A place is an operator's input queue or the rows that wait at a source. In a queue the newest tuple
     goes, as a drop box in front of the operator would have it; of waiting rows a random one.

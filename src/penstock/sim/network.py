@@ -11,7 +11,7 @@ from penstock.model import reject_duplicates
 
 
 class Kind(IntEnum):
-    """What an operator does with a tuple. Select, project and aggregate differ only in cost and selectivity."""
+    """What an operator does. Select, project and aggregate differ only in cost and selectivity."""
 
     SOURCE = 0
     OPERATOR = 1
@@ -54,6 +54,12 @@ class Operator:
                 f"operator {self.name}: selectivity must not be negative",
                 self.selectivity,
                 "1 passes everything",
+            )
+        if self.selectivity != 1.0 and self.kind in (Kind.SOURCE, Kind.OUTPUT):
+            raise InvalidInputError(
+                f"operator {self.name}: a {self.kind.name.lower()} passes every tuple on",
+                f"selectivity {self.selectivity:g}",
+                "put a select behind the source",
             )
         expected = {Kind.SOURCE: 0, Kind.JOIN: 2}.get(self.kind, 1)
         if len(self.inputs) != expected:
@@ -137,7 +143,7 @@ class Network:
         return tuple(dict.fromkeys(op.label for op in self.operators if op.kind is Kind.OUTPUT))
 
     def cost_per_row_s(self, batch_rows: int | None = None) -> float:
-        """Mean load coefficient of the sources at a given batch size: the c of the papers, from the specification.
+        """Mean load coefficient of the sources at a batch size: the c of the papers, from the specification.
 
         Joins are counted at an empty window, so the figure is a lower bound for networks with joins.
         """

@@ -25,7 +25,7 @@ LOAD_MANAGERS: dict[str, type[Any]] = {
 
 
 def manager_config(name: str, **settings: Any) -> Any:
-    """The configuration of a load manager by its name; unknown names and settings are rejected with the nearest known."""
+    """The configuration of a load manager by its name; an unknown name or setting gets the nearest known."""
     if name not in LOAD_MANAGERS:
         raise UnknownNameError("manager", name, LOAD_MANAGERS)
     config_type = LOAD_MANAGERS[name]

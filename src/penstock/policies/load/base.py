@@ -1,4 +1,4 @@
-"""What every load manager shares: validated configuration, JSON snapshots, and turning an allowance into a decision."""
+"""What load managers share: validated configuration, JSON snapshots, from an allowance to a decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ManagerConfig:
     """Settings that all load managers have.
 
     Attributes:
-        max_drop_fraction: Never shed more than this (pham2016 5.3.2.6 uses 99 %), so that some output remains.
+        max_drop_fraction: Never shed more than this (99 % in pham2016 5.3.2.6): some output remains.
     """
 
     max_drop_fraction: float = 0.99
@@ -150,3 +150,8 @@ def decide_by_allowance(
 def wait_for_cost(observation: Observation, headroom: float | None) -> Decision:
     """Before the first row has been processed nothing is known about cost: keep what is in force."""
     return Decision(observation.id, observation.keep_fraction, "no cost measured yet", headroom=headroom)
+
+
+def describe_estimate(estimated_s: float, observation: Observation, detail: str) -> str:
+    """The reason of managers that steer an estimated delay."""
+    return f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {detail}"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model import Decision, Observation
-from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+from penstock.policies.load.base import (
+    HeadroomConfig,
+    Manager,
+    Shedding,
+    decide_by_allowance,
+    describe_estimate,
+    wait_for_cost,
+)
 from penstock.policies.load.queue import advance_inside, virtual_queue
 
 
@@ -47,7 +54,7 @@ class BaselineManager(Manager[BaselineConfig, BaselineState]):
         rows_per_s = headroom / observation.cost_per_row_s
         allowed_rows = (observation.delay_target_s + observation.period_s) * rows_per_s - queue_rows
         estimated_s = (queue_rows + 1) / rows_per_s
-        reason = f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {queue_rows:.0f} rows queued"
+        reason = describe_estimate(estimated_s, observation, f"{queue_rows:.0f} rows queued")
         allowed_per_s = allowed_rows / observation.period_s
         return decide_by_allowance(
             self,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model import Decision, Observation
-from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+from penstock.policies.load.base import (
+    HeadroomConfig,
+    Manager,
+    Shedding,
+    decide_by_allowance,
+    describe_estimate,
+    wait_for_cost,
+)
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.queue import advance_inside, virtual_queue
 
@@ -64,7 +71,7 @@ class CtrlManager(Manager[CtrlConfig, CtrlState]):
         )
         allowed_per_s = u_per_s + observation.departed_rows / observation.period_s
         state.last_error_s, state.last_u_per_s = error_s, u_per_s
-        reason = f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {queue_rows:.0f} rows queued"
+        reason = describe_estimate(estimated_s, observation, f"{queue_rows:.0f} rows queued")
         return decide_by_allowance(
             self,
             observation,

@@ -1,4 +1,4 @@
-"""Deadline: ours. Rows wait in the log, where their age is known; a grant admits what can still be in time."""
+"""Deadline: ours. Rows wait in the log, where their age is known; a grant admits what can be in time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
+from penstock.errors import InvalidInputError, require_positive
 from penstock.model import Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
+
+_MARGIN_MEMORY_TARGETS = 3.0
+"""Delay targets after which a learned margin has decayed to a third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +25,17 @@ class DeadlineConfig(ManagerConfig):
         victims: Which rows are shed when not all can be in time: a uniform sample of what must be decided
             (unbiased results), or the oldest.
         work_ahead_fraction: Work kept inside the network, so that it never runs dry and batches stay full.
-        margin_fraction: Slack kept between the planned completion and the target.
+        margin_fraction: Least slack kept between the planned completion and the target; it grows where
+            measured delays overrun (batches, unfair schedulers) and shrinks again slowly.
         grant_fraction: Time between grants.
         memory_fraction: How fast measured capacity is forgotten, in delay targets.
     """
 
     max_drop_fraction: float = 1.0
     victims: Literal["uniform", "oldest"] = "uniform"
-    work_ahead_fraction: float = 0.2
+    work_ahead_fraction: float = 0.15
     margin_fraction: float = 0.02
-    grant_fraction: float = 0.05
+    grant_fraction: float = 0.025
     memory_fraction: float = 0.5
 
     def __post_init__(self) -> None:
@@ -46,8 +50,7 @@ class DeadlineConfig(ManagerConfig):
                 raise InvalidInputError(
                     f"{name} lies between 0 and 0.5", value, "it is a part of the delay target"
                 )
-        if self.memory_fraction <= 0:
-            raise InvalidInputError("memory_fraction must be positive", self.memory_fraction, "0.5 is usual")
+        require_positive("memory_fraction", self.memory_fraction, "0.5 is usual")
 
     def period_s(self, delay_target_s: float) -> float:
         return delay_target_s * self.grant_fraction
@@ -59,6 +62,7 @@ class DeadlineConfig(ManagerConfig):
 @dataclass(slots=True)
 class DeadlineState:
     headroom: float | None = None
+    margin_s: float = 0.0
 
 
 class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
@@ -68,8 +72,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
     full_s = work_ahead_fraction * target + period_s what the network should hold after the grant:
 
         room_rows    = (full_s - ahead_s) * rows_per_s
-        hopeless     : arrival < now + ahead_s + margin - target              shed, they are late already
-        must decide  : arrival < now + full_s + margin - target               they would be late at the next grant
+        hopeless     : arrival < now + ahead_s + margin - target     shed, they are late already
+        must decide  : arrival < now + full_s + margin - target      they would be late at the next grant
 
     If more must be decided than there is room for, a uniform sample of them that fits is admitted
     ("uniform"), or the newest that fit ("oldest" are shed). Otherwise the oldest waiting rows are
@@ -90,23 +94,39 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         if waiting.rows.size == 0:
             return self._decision(observation, Grant(-math.inf, -math.inf, 1.0), 0.0, "nothing waits")
         if headroom is None or observation.cost_per_row_s is None:
-            first = float(waiting.arrival_s[0])
-            return self._decision(
-                observation, Grant(first, -math.inf, 1.0), waiting.rows[0], "first rows, to learn cost"
-            )
+            return self._first_grant(observation)
         rows_per_s = headroom / observation.cost_per_row_s
         ahead_s = observation.network_load_s / headroom
         full_s = config.work_ahead_fraction * target_s + observation.period_s
-        margin_s = config.margin_fraction * target_s
+        margin_s = self._margin(observation, full_s)
         room_rows = max(0.0, full_s - ahead_s) * rows_per_s
-        hopeless_s = observation.now_s + ahead_s + margin_s - target_s
-        must_s = observation.now_s + max(full_s, ahead_s) + margin_s - target_s
+        hopeless_s = observation.now_s + min(0.0, ahead_s + margin_s - target_s)
+        must_s = observation.now_s + min(0.0, max(full_s, ahead_s) + margin_s - target_s)
         grant, admitted = self._grant(waiting, room_rows, hopeless_s, must_s)
         reason = (
             f"room for {room_rows:.0f} of {waiting.total:.0f} waiting rows, "
             f"{ahead_s:.2f} s of work ahead, headroom {headroom:.3f}"
         )
         return self._decision(observation, grant, admitted, reason)
+
+    def _first_grant(self, observation: Observation) -> Decision:
+        """Nothing is known about cost yet: admit what arrived in the first stretch, however much waits."""
+        waiting = observation.waiting
+        cut_s = float(waiting.arrival_s[0]) + self.config.work_ahead_fraction * observation.delay_target_s
+        admitted = float(waiting.rows[waiting.arrival_s <= cut_s].sum())
+        cut_s = min(cut_s, observation.now_s)
+        return self._decision(
+            observation, Grant(cut_s, -math.inf, 1.0), admitted, "first rows, to learn their cost"
+        )
+
+    def _margin(self, observation: Observation, full_s: float) -> float:
+        """Learns the slack: rises by a p95 overrun as fast as a grant shows, decays over a few targets."""
+        state, target_s, latest_s = self.state, observation.delay_target_s, observation.delay.p95_s
+        state.margin_s *= math.exp(-observation.period_s / (_MARGIN_MEMORY_TARGETS * target_s))
+        if latest_s is not None and latest_s > target_s:
+            state.margin_s += (latest_s - target_s) * observation.period_s / full_s
+        state.margin_s = min(max(state.margin_s, self.config.margin_fraction * target_s), 0.8 * target_s)
+        return state.margin_s
 
     def _grant(
         self, waiting: WaitingRows, room: float, hopeless_s: float, must_s: float

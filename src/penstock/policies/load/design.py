@@ -5,7 +5,7 @@ The closed loop's characteristic equation is
 
     z^2 + (a - 1 + b0) z + (b1 - a) = (z - p1)(z - p2)                                  (eq. 18)
 
-so b0 = 1 - (p1 + p2) - a and b1 = p1 p2 + a. The static gain (eq. 19) is one for every a: one parameter is free.
+so b0 = 1 - (p1 + p2) - a and b1 = p1 p2 + a. The static gain (eq. 19) is one for every a: a is free.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def controller_from_response(convergence_periods: float, damping: float = 1.0, a
     """Places the poles by how the loop should respond.
 
     Args:
-        convergence_periods: Control periods to cover 63 % of a step (3 in tu2006, which rounds the pole to 0.7).
+        convergence_periods: Control periods to cover 63 % of a step (3 in tu2006, pole rounded to 0.7).
         damping: 1 and above never oscillates; 0.7 to 1 is usual; below that it rings.
         a: See `controller_from_poles`.
     """

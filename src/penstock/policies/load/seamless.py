@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from penstock.errors import InvalidInputError
 from penstock.model import Decision, Expected, Observation
-from penstock.policies.load.base import HeadroomConfig, Manager, keep_for_allowance, wait_for_cost
+from penstock.policies.load.base import (
+    HeadroomConfig,
+    Manager,
+    describe_estimate,
+    keep_for_allowance,
+    wait_for_cost,
+)
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.headroom import from_converged_delay
 
@@ -18,7 +24,7 @@ class SeamlessConfig(HeadroomConfig):
     Attributes:
         headroom: Where it starts; it adjusts itself.
         controller: As CTRL's.
-        adjustment_periods: P, how many shedding periods an adjustment averages (20 to 40 is best, pham2016 4.3.3.3).
+        adjustment_periods: P, how many shedding periods an adjustment averages (best 20 to 40, 4.3.3.3).
     """
 
     headroom: float = 0.8
@@ -78,7 +84,7 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
         offered_s = observation.offered_load * observation.period_s
         entry_s = observation.queued_load_s - observation.network_load_s
         keep = self.clamp_keep(keep_for_allowance(entry_s, observation.keep_fraction, offered_s, allowed_s))
-        reason = f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, headroom {headroom:.3f}"
+        reason = describe_estimate(estimated_s, observation, f"headroom {headroom:.3f}")
         expected = Expected(observation.delay_target_s, keep * observation.offered_rows)
         return Decision(observation.id, keep, reason, expected, headroom=headroom)
 

@@ -1,0 +1,87 @@
+"""Runs a bench: what its function may ask for, and the collection of what it reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+from penstock.bench.registry import Bench
+from penstock.bench.report import BenchReport, judge
+from penstock.errors import InvalidInputError
+
+DEFAULT_REPEATS = 5
+
+Progress = Callable[[str | None, float, float | None], None]
+"""Takes a text, an advance and a total, each of which may be left as it is."""
+
+
+class BenchRun:
+    """Handed to a bench function.
+
+    Attributes:
+        quick: Measure fewer points; rows may then be left out.
+        seed: First seed of the repeats.
+        repeats: How often to repeat a measurement that depends on a seed.
+        plots: Existing folder for PNG files, or `None` when none are wanted.
+    """
+
+    def __init__(
+        self,
+        quick: bool = False,
+        seed: int = 0,
+        repeats: int | None = None,
+        plots: Path | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self.quick, self.seed, self.plots = quick, seed, plots
+        self.repeats = repeats if repeats is not None else 1 if quick else DEFAULT_REPEATS
+        if self.repeats < 1:
+            raise InvalidInputError("repeats must be at least 1", self.repeats, f"{DEFAULT_REPEATS} is usual")
+        self._on_progress = on_progress
+        self.rows: dict[str, float] = {}
+        self.notes: list[str] = []
+
+    def row(self, name: str, value: float) -> None:
+        """Reports a measured number under the name that it has in expected.csv."""
+        number = float(value)
+        if not math.isfinite(number):
+            raise InvalidInputError(f"row {name} must be a finite number", number, "report the sums instead")
+        if name in self.rows:
+            raise InvalidInputError("a row is reported once", repr(name), "average first, see run.repeat")
+        self.rows[name] = number
+
+    def note(self, text: str) -> None:
+        """A finding, printed under the table."""
+        self.notes.append(text)
+
+    def progress(self, text: str | None = None, advance: float = 0.0, total: float | None = None) -> None:
+        """What is going on and how far: `run.progress(total=6)`, then `run.progress("ctrl", advance=1)`."""
+        if self._on_progress is not None:
+            self._on_progress(text, advance, total)
+
+    @overload
+    def repeat(self, measure: Callable[[int], float]) -> float: ...
+
+    @overload
+    def repeat(self, measure: Callable[[int], Mapping[str, float]]) -> dict[str, float]: ...
+
+    def repeat(self, measure: Callable[[int], Any]) -> Any:
+        """The mean of `measure(seed)` over `repeats` seeds: of numbers, or key by key of dicts of numbers."""
+        results = [measure(self.seed + i) for i in range(self.repeats)]
+        first = results[0]
+        if not isinstance(first, Mapping):
+            return sum(results) / len(results)
+        for table in results:
+            if table.keys() != first.keys():
+                raise InvalidInputError(
+                    "every repeat measures the same names", sorted(table), f"the first gave {sorted(first)}"
+                )
+        return {name: sum(table[name] for table in results) / len(results) for name in first}
+
+
+def run_bench(bench: Bench, run: BenchRun) -> BenchReport:
+    """Runs a bench and holds what it measured against what is expected."""
+    bench.function(run)
+    return judge(bench.id, bench.title, bench.expected, run.rows, run.notes, run.quick, run.seed)

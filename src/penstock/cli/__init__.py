@@ -1,0 +1,74 @@
+"""The command line. Commands read, call and print; they decide nothing.
+
+A mistake of the user is one line on standard error and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from penstock import __version__
+from penstock.cli.bench import bench_app
+from penstock.cli.calibrate import calibrate_command
+from penstock.cli.demo import demo_command
+from penstock.cli.replay import replay_command
+from penstock.cli.simulate import EPILOG, simulate_command
+from penstock.errors import PenstockError
+
+USER_ERROR = 2
+
+app = typer.Typer(
+    name="penstock",
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def penstock(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Overload management for stream processing: shed what must be shed, keep the delay target.
+
+    Start with [bold]penstock demo[/bold], then simulate your own input with [bold]penstock simulate[/bold].
+    """
+    if version:
+        print(f"penstock {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+app.command("demo")(demo_command)
+app.command("simulate", epilog=EPILOG)(simulate_command)
+app.command("replay")(replay_command)
+app.command("calibrate")(calibrate_command)
+app.add_typer(bench_app, name="bench")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code."""
+    arguments = None if argv is None else list(argv)
+    try:
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except PenstockError as error:
+        return _complain(str(error))
+    except TyperException as error:
+        return _complain(f"{error.format_message().rstrip('.')}; hint: penstock --help")
+    except OSError as error:
+        return _complain(
+            f"{error.strerror or error}; got {error.filename}; hint: check the path and its rights"
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> int:
+    """One line, whatever a file name or a library's message holds."""
+    print(f"penstock: error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR

@@ -1,0 +1,116 @@
+"""`penstock bench list` and `penstock bench run`: the papers' figures beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from penstock.bench.registry import Bench, load_benches, select
+from penstock.bench.report import BenchReport
+from penstock.bench.runner import BenchRun, run_bench
+from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.errors import InvalidInputError
+
+bench_app = typer.Typer(help="Run the papers' benchmarks and the micro-benchmarks.", no_args_is_help=True)
+
+JsonOption = Annotated[str | None, typer.Option(help="Write the result as JSON; - for standard output.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")]
+
+_UNWRAPPED_COLUMNS = 140
+"""Width of tables that go into a file or a pipe, where the terminal's is not known."""
+
+
+@bench_app.command("list")
+def list_command(json: JsonOption = None, force: ForceOption = False) -> None:
+    """List the benches with their ids."""
+    claim_output(json, force)
+    benches = load_benches().values()
+    table = Table("id", "title")
+    for bench in benches:
+        table.add_row(bench.id, escape(bench.title))
+    _console(json).print(table)
+    if json is not None:
+        write_json(json, [{"id": bench.id, "title": bench.title} for bench in benches])
+
+
+@bench_app.command("run")
+def run_command(
+    ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Bench ids, folders, patterns like tu2006/*, or all.")
+    ],
+    json: JsonOption = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for plots; made if it does not exist.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One repeat, fewer points; marked as such.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option(help="Repeats of each measurement, 5 if not given, 1 if quick.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first repeat.")] = 0,
+    force: ForceOption = False,
+) -> None:
+    """Run benches: paper, ours, difference, tolerance. Exits with 1 when a row is outside its tolerance."""
+    claim_output(json, force)
+    benches = select(load_benches(), ids)
+    if plots is not None:
+        if plots.exists() and not plots.is_dir():
+            raise InvalidInputError("--plots names a folder", plots, "choose another name")
+        plots.mkdir(parents=True, exist_ok=True)
+    console = _console(json)
+    reports = []
+    for bench in benches:
+        report = _run_one(bench, quick, seed, repeats, plots)
+        report.print(console)
+        reports.append(report)
+    if json is not None:
+        values = [report.to_json() for report in reports]
+        write_json(json, values[0] if len(values) == 1 else values)
+    for report in reports:
+        report.require_complete()
+    if not all(report.ok for report in reports):
+        raise typer.Exit(1)
+
+
+def _run_one(bench: Bench, quick: bool, seed: int, repeats: int | None, plots: Path | None) -> BenchReport:
+    with _progress_bar(bench.id) as tell:
+        return run_bench(bench, BenchRun(quick, seed, repeats, plots, tell.update))
+
+
+class _Teller:
+    """Shows a bench's progress as a bar."""
+
+    def __init__(self, bar: Progress, bench_id: str) -> None:
+        self._bar, self._id = bar, bench_id
+        self._task = bar.add_task(bench_id, total=None)
+
+    def update(self, text: str | None, advance: float, total: float | None) -> None:
+        if total is not None:
+            self._bar.update(self._task, total=total)
+        if text is not None:
+            self._bar.update(self._task, description=f"{self._id}: {text}")
+        self._bar.update(self._task, advance=advance)
+
+
+@contextmanager
+def _progress_bar(bench_id: str) -> Iterator[_Teller]:
+    stderr = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    # Without a terminal rich would print one last frame of the bar into the log.
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        yield _Teller(bar, bench_id)
+
+
+def _console(json: str | None) -> Console:
+    console = Console(stderr=json == STDOUT)
+    return console if console.is_terminal else Console(stderr=json == STDOUT, width=_UNWRAPPED_COLUMNS)

@@ -1,0 +1,81 @@
+"""`penstock replay`: a recorded run through its own or another load manager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.control.replay import ReplayResult, rebuild_manager, replay
+from penstock.control.rundir import dump_json, encode_decision, read_run
+
+
+def replay_command(
+    run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    manager: Annotated[
+        str | None, typer.Option(help="Another manager, with its defaults; without it the recorded one.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
+) -> None:
+    """Replay a recorded run and compare the decisions.
+
+    Without --manager the run must replay identically; the exit code is 1 where it does not.
+
+    Another manager sees the recorded observations, not what its own decisions would have led to.
+    """
+    recorded = read_run(run)
+    replayed = rebuild_manager(recorded.config, manager)
+    result = replay(recorded, replayed)
+    summary = _summary(result)
+    console = Console()
+    names = f"{recorded.config.get('manager', 'unknown')} -> {replayed.name}"
+    table = Table(title=escape(f"{run.name}: {names}"), show_header=False)
+    for name, value in summary.items():
+        table.add_row(name.replace("_", " "), _cell(value))
+    console.print(table)
+    if recorded.truncated:
+        console.print("The recording was cut off; what is whole was replayed.")
+    if replayed.gives_grants and not any(seen.waiting.rows.size for seen in recorded.observations):
+        console.print(f"{replayed.name} plans by the age of waiting rows, which this run does not show it.")
+    if result.first_difference is not None:
+        difference = result.first_difference
+        console.print(f"First difference, observation {difference.observation_id}:")
+        for name, decision in (("recorded", difference.recorded), ("replayed", difference.replayed)):
+            console.print(escape(f"  {name}: keep {decision.keep_fraction:.4f}, {decision.reason}"))
+    if json is not None:
+        details = {"run": str(run), "recorded_manager": recorded.config.get("manager")}
+        details |= {"replayed_manager": replayed.name, "truncated": recorded.truncated}
+        json.parent.mkdir(parents=True, exist_ok=True)
+        json.write_text(dump_json(details | summary | _first_difference(result), indent=2) + "\n")
+    if manager is None and result.identical < result.total:
+        raise typer.Exit(1)
+
+
+def _summary(result: ReplayResult) -> dict[str, Any]:
+    return {
+        "decisions": result.total,
+        "identical": result.identical,
+        "different": result.total - result.identical,
+        "mean_keep_recorded": result.mean_keep_recorded,
+        "mean_keep_replayed": result.mean_keep_replayed,
+        "mean_keep_difference": result.mean_keep_difference,
+        "max_keep_difference": result.max_keep_difference,
+    }
+
+
+def _first_difference(result: ReplayResult) -> dict[str, Any]:
+    first = result.first_difference
+    if first is None:
+        return {"first_difference": None}
+    both = {"recorded": encode_decision(first.recorded), "replayed": encode_decision(first.replayed)}
+    return {"first_difference": {"observation_id": first.observation_id, **both}}
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.4f}"

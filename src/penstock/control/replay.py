@@ -1,0 +1,156 @@
+"""Replay: a recorded run's observations through the same or another load manager.
+
+A policy is a function of its observations, so the same manager with the same settings decides identically.
+Another manager is replayed in open loop: it sees what came of the recorded decisions, not of its own. That
+shows where it would have decided otherwise, not how the run would have gone; for that, simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.control.rundir import RecordedRun, encode_decision
+from penstock.errors import InvalidInputError
+from penstock.model import Decision, FloatArray, LoadManager
+from penstock.policies.load import Manager, manager_config
+from penstock.policies.load.design import Controller
+
+_NOT_FINITE = ("Infinity", "-Infinity", "NaN")
+
+
+class Difference(NamedTuple):
+    """A recorded decision and what the replayed manager decided instead."""
+
+    observation_id: int
+    recorded: Decision
+    replayed: Decision
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """How far two managers agree on one run. Means and the maximum are `None` where nothing was decided.
+
+    Attributes:
+        recorded: The decisions that were replayed, as recorded.
+        decisions: What the replayed manager decided on the same observations.
+        identical: How many are equal in every field.
+        first_difference: The first that is not.
+    """
+
+    recorded: list[Decision]
+    decisions: list[Decision]
+    identical: int
+    first_difference: Difference | None
+
+    @property
+    def total(self) -> int:
+        return len(self.decisions)
+
+    @property
+    def mean_keep_recorded(self) -> float | None:
+        return _mean(_keep(self.recorded))
+
+    @property
+    def mean_keep_replayed(self) -> float | None:
+        return _mean(_keep(self.decisions))
+
+    @property
+    def mean_keep_difference(self) -> float | None:
+        """Mean absolute difference of the keep fractions."""
+        return _mean(self._keep_differences)
+
+    @property
+    def max_keep_difference(self) -> float | None:
+        differences = self._keep_differences
+        return float(differences.max()) if differences.size else None
+
+    @property
+    def _keep_differences(self) -> FloatArray:
+        differences: FloatArray = np.abs(_keep(self.recorded) - _keep(self.decisions))
+        return differences[np.isfinite(differences)]
+
+
+def replay(run: RecordedRun, manager: LoadManager) -> ReplayResult:
+    """Feeds the recorded observations to a manager and compares.
+
+    Args:
+        run: Of a run that was cut off, as many observations as have their decision are replayed.
+        manager: Fresh, or restored from a snapshot that was taken where the observations begin.
+    """
+    classes = sorted({observation.cls for observation in run.observations})
+    if len(classes) > 1:
+        raise InvalidInputError(
+            "a replayed run has one class, as a manager has",
+            ", ".join(classes),
+            "record each class on its own",
+        )
+    recorded = run.decisions[: len(run.observations)]
+    decisions: list[Decision] = []
+    identical, first = 0, None
+    for observation, before in zip(run.observations, recorded, strict=False):
+        now = manager.decide(observation)
+        decisions.append(now)
+        # compared as they are written: there NaN, which a refused decision may hold, equals itself
+        if encode_decision(before) == encode_decision(now):
+            identical += 1
+        elif first is None:
+            first = Difference(observation.id, before, now)
+    return ReplayResult(recorded, decisions, identical, first)
+
+
+def describe_manager(manager: Manager[Any, Any]) -> dict[str, object]:
+    """The part of a run's configuration from which `rebuild_manager` builds the same manager."""
+    return {"manager": manager.name, "manager_settings": asdict(manager.config)}
+
+
+def rebuild_manager(config: Mapping[str, Any], name: str | None = None) -> Manager[Any, Any]:
+    """A fresh load manager for a replay.
+
+    Args:
+        config: A recorded run's configuration.
+        name: `None` for the recorded manager with its recorded settings; a name for that one with defaults.
+    """
+    if name is not None:
+        return _build(name, {})
+    if "manager" not in config:
+        raise InvalidInputError(
+            "a replay needs the recorded manager", "a run without one", "name a manager: --manager deadline"
+        )
+    settings = config.get("manager_settings", {})
+    if not isinstance(settings, Mapping):
+        raise InvalidInputError(
+            "manager_settings is a mapping", repr(settings), "record it with describe_manager"
+        )
+    decoded = {key: _decode(key, value) for key, value in settings.items()}
+    return _build(str(config["manager"]), decoded)
+
+
+def _build(name: str, settings: dict[str, Any]) -> Manager[Any, Any]:
+    try:
+        manager: Manager[Any, Any] = manager_config(name, **settings).build()
+    except TypeError as error:
+        raise InvalidInputError(
+            f"recorded settings fit {name}", error, "they were changed by hand"
+        ) from error
+    return manager
+
+
+def _decode(key: str, value: Any) -> Any:
+    if key == "controller" and isinstance(value, Mapping):
+        if set(value) != {"a", "b0", "b1"}:
+            raise InvalidInputError("a controller has the gains a, b0 and b1", dict(value), "give all three")
+        return Controller(**value)
+    return float(value) if value in _NOT_FINITE else value
+
+
+def _keep(decisions: list[Decision]) -> FloatArray:
+    return np.array([decision.keep_fraction for decision in decisions], np.float64)
+
+
+def _mean(values: FloatArray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None

@@ -1,0 +1,332 @@
+"""The run directory: what a run leaves behind, enough to explain it and to replay it.
+
+    config.json          the caller's configuration, the format's version and Penstock's
+    observations.arrows  Arrow IPC stream, one row an observation, appended in batches
+    decisions.jsonl      one JSON line a decision, written at once
+    report.json          the closing report, if there is one
+
+JSON has no infinities and no NaN: they are written as the strings "Infinity", "-Infinity" and "NaN", which
+`float()` reads back. A run that was killed loses at most the observations of its last batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock import __version__
+from penstock.control.cycle import Step
+from penstock.errors import InvalidInputError
+from penstock.model import Decision, DelayStats, Expected, Grant, Observation, WaitingRows
+
+FORMAT = 1
+BATCH_ROWS = 64
+
+CONFIG, OBSERVATIONS, DECISIONS, REPORT = (
+    "config.json",
+    "observations.arrows",
+    "decisions.jsonl",
+    "report.json",
+)
+
+_FLOATS = pa.list_(pa.field("item", pa.float64(), nullable=False))
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""Closes an Arrow stream; without it a file that was cut between two batches reads like a whole one."""
+
+
+def _required(*names: str, kind: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name in names]
+
+
+OBSERVATION_SCHEMA = pa.schema(
+    [
+        *_required("id", kind=pa.int64()),
+        *_required("cls", kind=pa.string()),
+        *_required("now_s", "period_s", "delay_target_s", "keep_fraction", kind=pa.float64()),
+        *_required("offered_rows", "admitted_rows", "shed_rows", "departed_rows", kind=pa.int64()),
+        *_required("waiting_rows", kind=pa.int64()),
+        *_required("offered_load", "queued_load_s", "network_load_s", kind=pa.float64()),
+        pa.field("cost_per_row_s", pa.float64()),
+        *_required("work_s", "busy_s", kind=pa.float64()),
+        *_required(
+            "delay",
+            kind=pa.struct(
+                [
+                    *_required("count", kind=pa.int64()),
+                    *[pa.field(f.name, pa.float64()) for f in fields(DelayStats) if f.name != "count"],
+                ]
+            ),
+        ),
+        *_required("output_delay_s", kind=_FLOATS),
+        *_required("waiting", kind=pa.struct(_required("arrival_s", "rows", kind=_FLOATS))),
+    ]
+)
+
+
+class RunDirectory:
+    """Writes a run directory; a `Recorder` for the cycle. Close it, or use it in a `with`."""
+
+    def __init__(self, path: Path, batch_rows: int) -> None:
+        self.path, self._batch_rows = path, batch_rows
+        self._rows: list[dict[str, object]] = []
+        self._closed = False
+        self._decisions = (path / DECISIONS).open("x", encoding="ascii", newline="\n")
+        self._observations = (path / OBSERVATIONS).open("xb")
+        self._batches = pa.ipc.new_stream(self._observations, OBSERVATION_SCHEMA)
+
+    @classmethod
+    def create(
+        cls, path: Path | str, config: Mapping[str, object], batch_rows: int = BATCH_ROWS
+    ) -> RunDirectory:
+        """Starts a run directory.
+
+        Args:
+            path: A new or empty directory; its parents are made.
+            config: JSON values; `replay.describe_manager` gives the part that replay needs.
+            batch_rows: How many observations are written at a time.
+        """
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InvalidInputError(
+                "a run is recorded in a new or empty directory",
+                path,
+                "runs are never overwritten: name another",
+            )
+        reserved = {"format", "penstock_version"} & set(config)
+        if reserved:
+            raise InvalidInputError(
+                "a run's configuration leaves format and penstock_version to Penstock",
+                ", ".join(sorted(reserved)),
+                "rename the key",
+            )
+        text = dump_json({"format": FORMAT, "penstock_version": __version__, **config}, indent=2)
+        path.mkdir(parents=True, exist_ok=True)
+        _write_new(path / CONFIG, text)
+        return cls(path, batch_rows)
+
+    def record(self, step: Step) -> None:
+        """Writes a decision at once, its observation with the next batch."""
+        if self._closed:
+            raise InvalidInputError(
+                "a run directory records until it is closed", self.path, "record inside the `with`"
+            )
+        self._decisions.write(dump_json(_decision_line(step)) + "\n")
+        self._decisions.flush()
+        self._rows.append(_to_row(step.observation))
+        if len(self._rows) >= self._batch_rows:
+            self._write_batch()
+
+    def write_report(self, report: Mapping[str, object]) -> None:
+        """Writes the closing report, once; also after `close`."""
+        if (self.path / REPORT).exists():
+            raise InvalidInputError("a run has one report", self.path / REPORT, "write it at the end")
+        _write_new(self.path / REPORT, dump_json(report, indent=2))
+
+    def close(self) -> None:
+        """Writes what is buffered and ends the files; again is a no-op."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._decisions, self._observations:
+            self._write_batch()
+            self._batches.close()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write_batch(self) -> None:
+        if self._rows:
+            self._batches.write_batch(pa.RecordBatch.from_pylist(self._rows, schema=OBSERVATION_SCHEMA))
+            self._observations.flush()
+            self._rows = []
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run read back.
+
+    Attributes:
+        config: What the caller gave to `RunDirectory.create`.
+        penstock_version: Who wrote it.
+        observations: In the order of the run.
+        decisions: As the manager proposed them, in the same order.
+        truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
+            decisions than observations, which are written in batches.
+    """
+
+    config: dict[str, Any]
+    penstock_version: str
+    observations: list[Observation]
+    decisions: list[Decision]
+    truncated: bool
+
+
+def read_run(path: Path | str) -> RecordedRun:
+    """Reads a run directory, whole or cut off."""
+    path = Path(path)
+    config = _read_config(path)
+    version = str(config.pop("penstock_version", "unknown"))
+    observations, observations_whole = _read_observations(path / OBSERVATIONS)
+    lines, decisions_whole = _read_decisions(path / DECISIONS)
+    for observation, (observation_id, _) in zip(observations, lines, strict=False):
+        if observation.id != observation_id:
+            raise InvalidInputError(
+                f"observations and decisions of {path} come in the same order",
+                f"observation {observation.id} beside a decision on {observation_id}",
+                "the files are not of one run",
+            )
+    whole = observations_whole and decisions_whole and len(observations) == len(lines)
+    return RecordedRun(config, version, observations, [decision for _, decision in lines], not whole)
+
+
+def dump_json(value: object, indent: int | None = None) -> str:
+    """JSON text in ASCII; infinities and NaN as strings."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def encode_decision(decision: Decision) -> dict[str, Any]:
+    """A decision as JSON values. Equal decisions have equal encodings, also where a field is NaN."""
+    encoded: dict[str, Any] = _plain(asdict(decision))
+    return encoded
+
+
+def decode_decision(encoded: Mapping[str, Any]) -> Decision:
+    """The inverse of `encode_decision`."""
+    expected, grant = encoded["expected"], encoded["grant"]
+    return Decision(
+        observation_id=int(encoded["observation_id"]),
+        keep_fraction=float(encoded["keep_fraction"]),
+        reason=str(encoded["reason"]),
+        expected=Expected(_optional(expected["delay_s"]), _optional(expected["admitted_rows"])),
+        shed_load_s=float(encoded["shed_load_s"]),
+        grant=None if grant is None else Grant(**{f.name: float(grant[f.name]) for f in fields(Grant)}),
+        headroom=_optional(encoded["headroom"]),
+    )
+
+
+def _decision_line(step: Step) -> dict[str, object]:
+    line: dict[str, object] = {
+        "observation_id": step.observation.id,
+        "cls": step.observation.cls,
+        "now_s": step.observation.now_s,
+        "proposed": encode_decision(step.proposed),
+    }
+    if step.applied != step.proposed:
+        line["applied"] = encode_decision(step.applied)
+    return {**line, "notes": step.notes, "dry_run": step.dry_run}
+
+
+def _to_row(observation: Observation) -> dict[str, object]:
+    row = {f.name: getattr(observation, f.name) for f in fields(Observation)}
+    row["delay"] = asdict(observation.delay)
+    row["output_delay_s"] = observation.output_delay_s.tolist()
+    waiting = observation.waiting
+    row["waiting"] = {"arrival_s": waiting.arrival_s.tolist(), "rows": waiting.rows.tolist()}
+    return row
+
+
+def _from_row(row: dict[str, Any]) -> Observation:
+    row["delay"] = DelayStats(**row["delay"])
+    row["output_delay_s"] = np.array(row["output_delay_s"], np.float64)
+    row["waiting"] = WaitingRows(**{k: np.array(v, np.float64) for k, v in row["waiting"].items()})
+    return Observation(**row)
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise InvalidInputError(
+        "what a run directory keeps as JSON is made of mappings with string keys, lists, strings and numbers",
+        f"{value!r} ({type(value).__name__})",
+        "convert it first, for example a path with str()",
+    )
+
+
+def _write_new(path: Path, text: str) -> None:
+    with path.open("x", encoding="ascii", newline="\n") as file:
+        file.write(text + "\n")
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    hint = "give the directory that holds config.json, observations.arrows and decisions.jsonl"
+    missing = [name for name in (CONFIG, OBSERVATIONS, DECISIONS) if not (path / name).is_file()]
+    if missing:
+        raise InvalidInputError("a run directory is complete", f"{path} without {', '.join(missing)}", hint)
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except ValueError as error:
+        raise InvalidInputError(f"{path / CONFIG} is JSON", error, hint) from error
+    version = config.pop("format", None) if isinstance(config, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise InvalidInputError(f"{path / CONFIG} states the format of its run", repr(version), hint)
+    if version > FORMAT:
+        raise InvalidInputError(
+            f"this Penstock reads runs up to format {FORMAT}", version, "read it with a newer Penstock"
+        )
+    result: dict[str, Any] = config
+    return result
+
+
+def _read_observations(path: Path) -> tuple[list[Observation], bool]:
+    """The observations of all whole batches, and whether that is all of them."""
+    content = path.read_bytes()
+    rows: list[dict[str, Any]] = []
+    try:
+        batches = pa.ipc.open_stream(content)
+        schema = batches.schema
+    except (pa.ArrowInvalid, OSError) as error:
+        if len(content) < OBSERVATION_SCHEMA.serialize().size:
+            return [], False  # killed before the first batch
+        raise InvalidInputError(f"{path} is an Arrow stream", error, "the file is damaged") from error
+    if not schema.equals(OBSERVATION_SCHEMA):
+        raise InvalidInputError(
+            f"{path} has the columns of format {FORMAT}", schema.names, "it was written by something else"
+        )
+    whole = content.endswith(_END_OF_STREAM)
+    try:
+        for batch in batches:
+            rows += batch.to_pylist()
+    except (pa.ArrowInvalid, OSError):
+        whole = False  # the last batch was cut
+    return [_from_row(row) for row in rows], whole
+
+
+def _read_decisions(path: Path) -> tuple[list[tuple[int, Decision]], bool]:
+    """Observation ids and proposed decisions of all whole lines, and whether that is all of them."""
+    lines = path.read_bytes().split(b"\n")
+    tail = lines.pop()
+    decisions = []
+    for number, line in enumerate(lines, 1):
+        try:
+            encoded = json.loads(line)
+            decisions.append((int(encoded["observation_id"]), decode_decision(encoded["proposed"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError(
+                f"every line of {path} is a decision", f"line {number}: {error!r}", "the file is damaged"
+            ) from error
+    return decisions, not tail
