@@ -6,11 +6,12 @@ import pytest
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.policies.load.design import Controller
+from penstock.sim.network import Kind
 from penstock.sim.networks import PHAM_HEADROOM, qn_complex, qn_flat
 from penstock.sim.scenario import NETWORKS, Scenario, capacity_per_s, load_scenario, parse_scenario
-from penstock.sim.workload_specs import WORKLOADS, Constant, SelfSimilar
+from penstock.sim.workload_specs import WORKLOADS, Constant, SelfSimilar, load_at
 
-INLINE = [
+INLINE: list[dict[str, object]] = [
     {"name": "in", "kind": "source", "cost": "1ms"},
     {"name": "keep", "kind": "select", "cost": "2ms", "selectivity": 0.5, "inputs": ["in"]},
     {"name": "out", "kind": "output", "cost": "1ms", "inputs": ["keep"]},
@@ -64,14 +65,10 @@ def test_every_kind_of_workload_has_defaults_that_run(kind: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_named_network_builds_with_the_same_input_at_every_source(name: str) -> None:
-    plant, _ = parse_scenario(
-        {"network": name, "workload": {"kind": "constant", "overload": 1.5}, "duration": "1s"}
-    ).build()
-    assert len(plant.network.sources) >= 1
+    plant, _ = parse_scenario({"network": name, "workload": "constant", "duration": "1s"}).build()
     while plant.observe() is not None:
         pass
-    capacity = capacity_per_s(plant.network, PHAM_HEADROOM)
-    assert plant.offered_rows == pytest.approx(1.5 * capacity * len(plant.network.sources), rel=0.05)
+    assert plant.offered_rows == pytest.approx(350 * len(plant.network.sources), rel=0.05)
 
 
 @pytest.mark.parametrize("name", LOAD_MANAGERS)
@@ -116,6 +113,15 @@ def test_capacity_is_shared_by_the_sources() -> None:
     flat, grouped = qn_flat(), qn_complex(groups=4)
     assert capacity_per_s(flat, 0.5) == pytest.approx(0.5 / flat.cost_per_row_s())
     assert capacity_per_s(grouped, 1.0) == pytest.approx(1.0 / grouped.cost_per_row_s() / 4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_capacity_is_where_the_load_reaches_the_headroom_joins_included(name: str) -> None:
+    network = NETWORKS[name]()
+    assert load_at(network, capacity_per_s(network, 0.9)) == pytest.approx(0.9)
+    joins = any(op.kind is Kind.JOIN for op in network.operators)
+    linear = load_at(network, 2 * capacity_per_s(network, 0.9)) == pytest.approx(1.8)
+    assert linear is not joins
 
 
 def test_overload_sets_the_mean_load_over_what_is_really_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.sim.simulate import SimulationResult
 
 NO_SHEDDING = "no shedding"
+SCENARIO: dict[str, Any] = {"name": "demo"}
 SHOWN = (NO_SHEDDING, "aurora", "ctrl", "aloma", "deadline")
 
 _KEPT, _NEARLY = 1.1, 1.5
@@ -40,7 +41,7 @@ def demo_command(
     console.print(
         "400 s of bursty traffic, simulated: a quarter more rows than one machine can process, target 2 s.\n"
     )
-    scenario, results = Scenario(name="demo"), {}
+    scenario, results = Scenario(**SCENARIO), {}
     with progress_bars() as bars:
         for name in SHOWN:
             chosen = scenario.with_manager("deadline" if name == NO_SHEDDING else name)

@@ -155,4 +155,4 @@ def qn_long(groups: int = 5, cost_s: float = 12e-6, window_s: float = 10.0) -> N
 
 
 _LONG_MATCH = 1 / 6000
-"""Probability that two tuples of QN-long join: windows of 10 s at 264 rows/s give a little under one match."""
+"""Probability that two tuples of QN-long join: windows of 10 s at 264 rows/s give about half a match."""

@@ -29,7 +29,7 @@ from penstock.model import QueryClass
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.sim import workloads
 from penstock.sim.network import Kind, Network, Operator
-from penstock.sim.networks import PHAM_HEADROOM, qn_complex, qn_flat
+from penstock.sim.networks import PHAM_HEADROOM, borealis, qn_complex, qn_flat, qn_long
 from penstock.sim.traces import Arrivals
 from penstock.sim.workload_specs import SR, WORKLOADS, AnyWorkload, Level, Part, Seconds, capacity_per_s
 
@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NETWORKS", "Scenario", "capacity_per_s", "load_scenario", "parse_scenario"]
 
-NETWORKS: dict[str, Callable[[], Network]] = {"flat": qn_flat, "complex": qn_complex}
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "flat": qn_flat,
+    "complex": qn_complex,
+    "long": qn_long,
+    "borealis": borealis,
+}
 """Networks that a scenario can name."""
 
 KINDS = {

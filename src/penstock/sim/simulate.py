@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -116,17 +116,16 @@ def simulate(
         on_progress: Called after every control period with the virtual time reached and its end.
     """
     plant, manager = scenario.build()
-    rows: list[tuple[float, ...]] = []
+    steps: list[Step] = []
 
     def on_step(step: Step) -> None:
-        rows.append(_timeline_row(step))
+        steps.append(step)
         if on_progress is not None:
             on_progress(min(step.observation.now_s, plant.run_s), plant.run_s)
 
     Cycle(plant, manager, dry_run=scenario.dry_run, recorder=recorder).run(on_step)
     _check_books(plant)
     labels = plant.totals()
-    columns = np.array(rows, np.float64).reshape(-1, len(fields(Timeline))).T
     return SimulationResult(
         manager=manager.name,
         network=plant.network.name,
@@ -142,8 +141,14 @@ def simulate(
         violation=_over_all(labels),
         labels=labels,
         delay=plant.histogram.stats(),
-        timeline=Timeline(*columns),
+        timeline=timeline_of(steps),
     )
+
+
+def timeline_of(steps: Iterable[Step]) -> Timeline:
+    """The steps of a run as columns."""
+    rows = [_timeline_row(step) for step in steps]
+    return Timeline(*np.array(rows, np.float64).reshape(-1, len(fields(Timeline))).T)
 
 
 def _timeline_row(step: Step) -> tuple[float, ...]:

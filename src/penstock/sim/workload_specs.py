@@ -12,14 +12,38 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from penstock.errors import InvalidInputError, require_positive
 from penstock.sim import workloads
-from penstock.sim.network import Network
+from penstock.sim.network import Kind, Network
 from penstock.sim.traces import Arrivals, overload, read_trace, scale_rate
 from penstock.units import parse_duration_s
 
 
+def load_at(network: Network, rate_per_s: float) -> float:
+    """CPU seconds a second that a network asks for when every source has this rate and windows are full."""
+    load = 0.0
+    out_per_s: list[float] = []
+    for op in network.operators:
+        rates = [out_per_s[network.index[name]] for name in op.inputs] or [rate_per_s]
+        met_per_s = 2 * rates[0] * rates[1] * op.window_s if op.kind is Kind.JOIN else 0.0
+        load += sum(rates) * (op.cost_s + network.turn_cost_s / network.batch_rows)
+        load += met_per_s * op.probe_cost_s
+        out_per_s.append(op.selectivity * (met_per_s if op.kind is Kind.JOIN else rates[0]))
+    return load
+
+
+def rate_for_load(network: Network, load: float) -> float:
+    """The rate of every source at which a network asks for a load; joins make load grow faster than rate."""
+    low, high = 0.0, load / (network.cost_per_row_s() * len(network.sources))
+    if load_at(network, high) <= load * (1 + 1e-9):
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if load_at(network, middle) < load else (low, middle)
+    return low
+
+
 def capacity_per_s(network: Network, headroom: float) -> float:
     """Rows a second that each source may offer, all alike, until the CPU is full."""
-    return headroom / (network.cost_per_row_s() * len(network.sources))
+    return rate_for_load(network, headroom)
 
 
 def _seconds(value: object, info: ValidationInfo) -> float:
@@ -81,7 +105,7 @@ class Workload(Part):
                 "raise the duration or the rate",
             )
         if self.overload is not None:
-            made = overload(made, capacity_per_s(network, headroom), self.overload, seed)
+            made = overload(made, rate_for_load(network, self.overload * headroom), 1.0, seed)
         made = scale_rate(made, self.rate_scale, seed)
         return Arrivals(made.times_s, max(duration_s or 0.0, made.duration_s), made.name)
 
@@ -192,7 +216,13 @@ class Trace(Workload):
     path: str = Field(description="a file with one arrival time a line, or lines second,count; .gz too")
 
     def _in_time(self, duration_s: float | None, seed: int) -> Arrivals:
-        return read_trace(self.path, self.time_scale, origin=_first_second(Path(self.path)))
+        try:
+            return read_trace(self.path, self.time_scale, origin=_first_second(Path(self.path)))
+        except InvalidInputError:
+            read_trace(
+                self.path, self.time_scale
+            )  # so that the error is about the times as the file has them
+            raise
 
 
 WORKLOADS: dict[str, type[Workload]] = {

@@ -13,7 +13,7 @@ from penstock.model import Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
 
-_MARGIN_MEMORY_TARGETS = 3.0
+_MARGIN_MEMORY_TARGETS = 2.0
 """Delay targets after which a learned margin has decayed to a third."""
 
 
@@ -33,7 +33,7 @@ class DeadlineConfig(ManagerConfig):
 
     max_drop_fraction: float = 1.0
     victims: Literal["uniform", "oldest"] = "uniform"
-    work_ahead_fraction: float = 0.15
+    work_ahead_fraction: float = 0.125
     margin_fraction: float = 0.02
     grant_fraction: float = 0.025
     memory_fraction: float = 0.5
