@@ -103,7 +103,12 @@ def drive(
     )
     steps: list[Step] = []
     Cycle(plant, _Seeing(manager, see) if see else manager).run(steps.append)
-    offered, shed, admitted, waiting = plant.offered_rows, plant.shed_rows, plant.admitted_rows, plant.waiting_rows
+    offered, shed, admitted, waiting = (
+        plant.offered_rows,
+        plant.shed_rows,
+        plant.admitted_rows,
+        plant.waiting_rows,
+    )
     if offered != admitted + shed + waiting:
         raise AssertionError(f"books do not balance: {offered} != {admitted} + {shed} + {waiting}")
     return Outcome(plant.totals(), shed, admitted, waiting, timeline_of(steps))
@@ -145,7 +150,9 @@ def least_loss(figures: dict[str, dict[str, float]], violation_below_s: float = 
     return min(fit) if fit else None
 
 
-def save_plot(plots: Path | None, name: str, outcomes: dict[str, Outcome], target_s: float = DELAY_TARGET_S) -> None:
+def save_plot(
+    plots: Path | None, name: str, outcomes: dict[str, Outcome], target_s: float = DELAY_TARGET_S
+) -> None:
     """Delay, shedding and input over time of several managers, where plots are wanted."""
     if plots is not None:
         plot_timelines({k: o.timeline for k, o in outcomes.items()}, target_s, plots / f"{name}.png")

@@ -174,6 +174,8 @@ class Grant:
     cut_s: float
     shed_before_s: float
     keep_fraction: float
+    limit_rows: float | None = None
+    """Admit no more than this, oldest first; what is left over goes on waiting. Splits rows of one arrival time."""
 
 
 @dataclass(frozen=True, slots=True)

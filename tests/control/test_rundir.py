@@ -162,6 +162,7 @@ def test_a_decision_line_says_what_was_seen_proposed_and_applied(tmp_path: Path)
         "cut_s": "-Infinity",
         "shed_before_s": "-Infinity",
         "keep_fraction": 1.0,
+        "limit_rows": None,
     }
     assert read_run(tmp_path / "run").decisions == [first, Decision(2, 1.0, "little", grant=grant)]
 

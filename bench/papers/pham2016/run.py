@@ -50,14 +50,21 @@ def run_one(
 
 
 def repeated(
-    run: BenchRun, plant: str, arrivals: Arrivals, manager: str, settings: dict[str, Any] | None = None, **more: Any
+    run: BenchRun,
+    plant: str,
+    arrivals: Arrivals,
+    manager: str,
+    settings: dict[str, Any] | None = None,
+    **more: Any,
 ) -> list[Outcome]:
     # QN-complex averages over 60 sources already: three repeats say as much as five of QN-flat
     repeats = run.repeats if plant in (FLAT, LONG) else min(run.repeats, 3)
     outcomes = []
     for i in range(repeats):
         run.progress(f"{manager} {settings or ''}", advance=1)
-        outcomes.append(run_one(plant, arrivals, manager, tuple((settings or {}).items()), run.seed + i, **more))
+        outcomes.append(
+            run_one(plant, arrivals, manager, tuple((settings or {}).items()), run.seed + i, **more)
+        )
     return outcomes
 
 
@@ -71,7 +78,9 @@ def report_deadline(run: BenchRun, figures: dict[str, dict[str, float]]) -> None
     run.row("deadline_over_best_violation_s", ours["violation_avg_s"] - best)
     least = least_loss(figures)
     if least is None:
-        run.note("no other manager kept its average violation under 0.1 s: no loss to compare Deadline's with")
+        run.note(
+            "no other manager kept its average violation under 0.1 s: no loss to compare Deadline's with"
+        )
     else:
         run.row("deadline_to_best_loss", ours["loss_percent"] / least)
 
@@ -91,7 +100,9 @@ def table1(run: BenchRun) -> None:
 @bench("table2", title="CTRL's headroom off by up to 20 %, QN-flat, S_c")
 def table2(run: BenchRun) -> None:
     for label, factor in {"20_low": 0.8, "5_low": 0.95, "right": 1.0, "5_high": 1.05, "20_high": 1.2}.items():
-        figures = averages(repeated(run, FLAT, workloads.s_c(), "ctrl", {"headroom": TUNED_HEADROOM * factor}))
+        figures = averages(
+            repeated(run, FLAT, workloads.s_c(), "ctrl", {"headroom": TUNED_HEADROOM * factor})
+        )
         run.row(f"ctrl_violation_avg_s_{label}", figures["violation_avg_s"])
         run.row(f"ctrl_loss_percent_{label}", figures["loss_percent"])
 
@@ -181,7 +192,8 @@ def _background(run: BenchRun, adaptive: Sequence[str], plot: str) -> None:
         "ctrl": {"headroom": TUNED_HEADROOM}, "baseline": {"headroom": TUNED_HEADROOM}, "deadline": {},
     }  # fmt: skip
     outcomes = {
-        name: repeated(run, FLAT, arrivals, name, settings, machine=BACKGROUND_JOB) for name, settings in plan.items()
+        name: repeated(run, FLAT, arrivals, name, settings, machine=BACKGROUND_JOB)
+        for name, settings in plan.items()
     }
     figures = {name: averages(runs) for name, runs in outcomes.items()}
     for name in (*adaptive, "ctrl", "deadline"):
@@ -243,7 +255,10 @@ def table6(run: BenchRun) -> None:
         if name != "deadline":
             run.row(f"{name}_loss_percent", figures[name]["loss_percent"])
     report_deadline(run, figures)
-    run.row("deadline_over_best_low_s", figures["deadline"]["low"] - min(figures[n]["low"] for n in plan if n != "deadline"))
+    run.row(
+        "deadline_over_best_low_s",
+        figures["deadline"]["low"] - min(figures[n]["low"] for n in plan if n != "deadline"),
+    )
 
 
 @bench("fig19", title="Long queries with five window joins, QN-long, S_r")
@@ -310,7 +325,12 @@ def fig21(run: BenchRun) -> None:
     for name, runs in outcomes.items():
         run.row(f"{name}_violation_avg_s", averages(runs)["violation_avg_s"])
         run.row(f"{name}_loss_percent", averages(runs)["loss_percent"])
-        for label, (from_s, to_s) in {"10s": (20, 70), "5s": (70, 130), "2s": (130, 190), "1s": (190, 250)}.items():
+        for label, (from_s, to_s) in {
+            "10s": (20, 70),
+            "5s": (70, 130),
+            "2s": (130, 190),
+            "1s": (190, 250),
+        }.items():
             delay_s = float(np.mean([outcome.mean_delay_s(from_s, to_s) for outcome in runs]))
             run.row(f"{name}_delay_to_target_{label}", delay_s / DELAY_TARGET_S)
     save_plot(run.plots, "pham2016-fig21", {name: runs[0] for name, runs in outcomes.items()})

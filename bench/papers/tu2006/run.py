@@ -79,9 +79,13 @@ def repeated(run: BenchRun, name: str, arrivals: FloatArray, **more: Any) -> lis
     return outcomes
 
 
-def compared(run: BenchRun, arrivals: FloatArray, names: Sequence[str], **more: Any) -> dict[str, dict[str, float]]:
+def compared(
+    run: BenchRun, arrivals: FloatArray, names: Sequence[str], **more: Any
+) -> dict[str, dict[str, float]]:
     return {
-        name: averages(repeated(run, name, arrivals, **(more if name != "deadline" else _without_shedding(more))))
+        name: averages(
+            repeated(run, name, arrivals, **(more if name != "deadline" else _without_shedding(more)))
+        )
         for name in names
     }
 
@@ -93,7 +97,9 @@ def _without_shedding(more: Mapping[str, Any]) -> dict[str, Any]:
 @bench("fig12", title="AURORA and BASELINE relative to CTRL over 400 s, web trace, varying cost")
 def fig12(run: BenchRun) -> None:
     run.progress(total=run.repeats * (len(MANAGERS) + 3 * len(ABLATIONS)))
-    run.note(f"input: {workloads.s_r().name}; shedding at the entry (eq. 13); figures are means of {run.repeats} seeds")
+    run.note(
+        f"input: {workloads.s_r().name}; shedding at the entry (eq. 13); figures are means of {run.repeats} seeds"
+    )
     first = {name: run_one(name, web(), run.seed) for name in MANAGERS}
     figures = compared(run, web(), MANAGERS)
     ctrl = figures["ctrl"]
@@ -102,7 +108,9 @@ def fig12(run: BenchRun) -> None:
         run.row(f"{name}_to_ctrl_loss", figures[name]["loss_percent"] / ctrl["loss_percent"])
         run.row(f"{name}_to_ctrl_delayed", figures[name]["delayed"] / ctrl["delayed"])
         run.row(f"{name}_to_ctrl_overshoot", figures[name]["violation_max_s"] / ctrl["violation_max_s"])
-    spread = max(abs(figures[name]["loss_percent"] / ctrl["loss_percent"] - 1) for name in ("aurora", "baseline"))
+    spread = max(
+        abs(figures[name]["loss_percent"] / ctrl["loss_percent"] - 1) for name in ("aurora", "baseline")
+    )
     run.row("loss_spread", spread)
     for name in MANAGERS:
         run.row(f"{name}_violation_sum_s", figures[name]["violation_s"])
@@ -120,7 +128,10 @@ def fig12(run: BenchRun) -> None:
         for name in ("aurora", "baseline"):
             ratio = changed[name]["violation_s"] / max(changed["ctrl"]["violation_s"], 1e-9)
             run.row(f"{label}_{name}_to_ctrl_violation", ratio)
-        run.row(f"{label}_aurora_to_ctrl_loss", changed["aurora"]["loss_percent"] / changed["ctrl"]["loss_percent"])
+        run.row(
+            f"{label}_aurora_to_ctrl_loss",
+            changed["aurora"]["loss_percent"] / changed["ctrl"]["loss_percent"],
+        )
         run.row(f"{label}_ctrl_violation_sum_s", changed["ctrl"]["violation_s"])
     save_plot(run.plots, "tu2006-fig12", first)
 
@@ -208,7 +219,9 @@ def fig18(run: BenchRun) -> None:
             delay_s = float(np.mean([outcome.mean_delay_s(from_s, to_s) for outcome in outcomes]))
             run.row(f"{name}_delay_to_target_{target_s:g}s", delay_s / target_s)
         if name in ("ctrl", "baseline"):
-            run.row(f"{name}_settle_s", float(np.mean([_settle_s(outcome, 300.0, 5.0) for outcome in outcomes])))
+            run.row(
+                f"{name}_settle_s", float(np.mean([_settle_s(outcome, 300.0, 5.0) for outcome in outcomes]))
+            )
     save_plot(run.plots, "tu2006-fig18", shown, 5.0)
 
 
@@ -224,7 +237,8 @@ def fig19(run: BenchRun) -> None:
     periods = (0.25, 0.5, 1.0, 4.0) if run.quick else (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     run.progress(total=len(periods) * run.repeats)
     sums = {
-        period_s: averages(repeated(run, "ctrl", web(), period_s=period_s))["violation_s"] for period_s in periods
+        period_s: averages(repeated(run, "ctrl", web(), period_s=period_s))["violation_s"]
+        for period_s in periods
     }
     lowest = min(sums.values())
     for period_s, violation_s in sums.items():

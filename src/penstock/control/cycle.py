@@ -110,12 +110,12 @@ def check(
     """The decision to apply, and a note for every change or refusal; a decision in order stays as it is."""
     faults = _faults(proposed, observation)
     if faults:
-        # shed_load_s is an amount, not a rate: repeating it would shed it twice. A repeated grant decides
-        # nothing new, its rows are decided already.
+        # a load to shed and a grant are amounts, not rates: repeating them would shed and admit twice
         kept = replace(
             in_force,
             observation_id=observation.id,
             shed_load_s=0.0,
+            grant=None,
             reason=f"{proposed.reason} (refused, the previous decision stays in force)",
         )
         return kept, tuple(f"refused: {fault}" for fault in faults)
@@ -148,6 +148,8 @@ def _faults(proposed: Decision, observation: Observation) -> list[str]:
             faults.append(f"grant's keep fraction {proposed.grant.keep_fraction} is not in [0, 1]")
         if math.isnan(proposed.grant.cut_s) or math.isnan(proposed.grant.shed_before_s):
             faults.append("grant's times are not numbers")
+        if proposed.grant.limit_rows is not None and not proposed.grant.limit_rows >= 0.0:
+            faults.append(f"grant's limit of {proposed.grant.limit_rows} rows is not at least 0")
     return faults
 
 

@@ -80,7 +80,9 @@ class RunDirectory:
         self._closed = False
         self._decisions = (path / DECISIONS).open("x", encoding="ascii", newline="\n")
         self._observations = (path / OBSERVATIONS).open("xb")
-        self._batches = pa.ipc.new_stream(self._observations, OBSERVATION_SCHEMA)
+        self._batches = pa.ipc.new_stream(
+            self._observations, OBSERVATION_SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        )
 
     @classmethod
     def create(
@@ -212,8 +214,17 @@ def decode_decision(encoded: Mapping[str, Any]) -> Decision:
         reason=str(encoded["reason"]),
         expected=Expected(_optional(expected["delay_s"]), _optional(expected["admitted_rows"])),
         shed_load_s=float(encoded["shed_load_s"]),
-        grant=None if grant is None else Grant(**{f.name: float(grant[f.name]) for f in fields(Grant)}),
+        grant=None if grant is None else _decode_grant(grant),
         headroom=_optional(encoded["headroom"]),
+    )
+
+
+def _decode_grant(encoded: Mapping[str, Any]) -> Grant:
+    return Grant(
+        cut_s=float(encoded["cut_s"]),
+        shed_before_s=float(encoded["shed_before_s"]),
+        keep_fraction=float(encoded["keep_fraction"]),
+        limit_rows=_optional(encoded["limit_rows"]),
     )
 
 

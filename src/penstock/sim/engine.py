@@ -6,13 +6,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from penstock.errors import InvalidInputError, MissingExtraError, require_positive
-from penstock.model import NO_ROWS, Decision, DelayStats, FloatArray, Observation, QueryClass, WaitingRows
+from penstock.model import (
+    NO_ROWS,
+    Decision,
+    DelayStats,
+    FloatArray,
+    Grant,
+    Observation,
+    QueryClass,
+    WaitingRows,
+)
 from penstock.policies.load.estimation import incoming_load, load_coefficients, queued_load
 from penstock.sim.histogram import DelayHistogram
 from penstock.sim.network import Kind, Network
@@ -43,6 +54,10 @@ class Machine:
             if not steps or steps[0][0] != 0.0:
                 raise InvalidInputError(
                     f"{name} steps start at 0 s", steps[:1], f"({name!r}: (0.0, value), ...)"
+                )
+            if any(later < sooner for (sooner, _), (later, _) in pairwise(steps)):
+                raise InvalidInputError(
+                    f"{name} steps follow each other in time", steps, "sort them by from_s"
                 )
             for _, value in steps:
                 require_positive(name, value, "a background job leaves at least a little")
@@ -127,25 +142,25 @@ class SimulatedPlant:
     def observe(self) -> Observation | None:
         """Runs one period of virtual time and reports it; `None` once the run is over."""
         s = self._state
-        end_s = min((self._cycle + 1) * self.period_s, self.run_s)
-        if self._cycle * self.period_s >= self.run_s - 1e-9:
+        started_s, busy_before = float(s.clock[kernel.CLOCK_NOW]), s.clock[kernel.CLOCK_BUSY]
+        if started_s >= self.run_s - 1e-9:
             return None
-        started_s, busy_before = s.clock[kernel.CLOCK_NOW], s.clock[kernel.CLOCK_BUSY]
+        # turns are not cut short: the last one may have passed the next instant, or several
+        instant = math.floor(started_s / self.period_s + 1e-9) + 1
+        end_s = min(instant * self.period_s, self.run_s)
         self._clear_period()
         delays = self._advance(end_s)
         self._cycle += 1
         self._measure()
         now_s = float(s.clock[kernel.CLOCK_NOW])
-        return self._observation(
-            now_s, max(now_s - started_s, 1e-9), s.clock[kernel.CLOCK_BUSY] - busy_before, delays
-        )
+        return self._observation(now_s, now_s - started_s, s.clock[kernel.CLOCK_BUSY] - busy_before, delays)
 
     def apply(self, decision: Decision) -> None:
         """Puts a decision in force from now on."""
         s = self._state
         keep = decision.keep_fraction
         if decision.grant is not None:
-            self._grant(decision.grant.cut_s, decision.grant.shed_before_s, decision.grant.keep_fraction)
+            self._grant(decision.grant)
         if decision.shed_load_s > 0.0:
             keep = min(keep, self._shed_inside(decision.shed_load_s))
         self._keep = keep
@@ -186,18 +201,15 @@ class SimulatedPlant:
 
     @property
     def _first_row(self) -> FloatArray:
-        return np.concatenate(([0], self._state.end_row[:-1]))
+        return np.concatenate(([0], self._state.end_row[:-1])).astype(np.int64)
 
-    def _arrived(self) -> list[int]:
-        """For each source the index after its last row that has arrived."""
-        s, now_s = self._state, self._state.clock[kernel.CLOCK_NOW]
-        first = self._first_row
+    def _arrived(self, by_s: float | None = None) -> list[int]:
+        """For each source the index after its last row that has arrived by a moment (now)."""
+        s, first = self._state, self._first_row
+        by_s = s.clock[kernel.CLOCK_NOW] if by_s is None else by_s
         return [
-            int(
-                first[i]
-                + np.searchsorted(s.arrival_s[int(first[i]) : int(s.end_row[i])], now_s, side="right")
-            )
-            for i in range(s.end_row.size)
+            int(start + np.searchsorted(s.arrival_s[start:end], by_s, side="right"))
+            for start, end in zip(first.tolist(), s.end_row.tolist(), strict=True)
         ]
 
     def _advance(self, end_s: float) -> FloatArray:
@@ -294,14 +306,25 @@ class SimulatedPlant:
         edges[-1] = max(edges[-1], last_s)
         return WaitingRows(edges, rows)
 
-    def _grant(self, cut_s: float, shed_before_s: float, keep: float) -> None:
+    def _grant(self, grant: Grant) -> None:
+        """Lets rows in source by source; a limit is shared in proportion to what each has up to the cut."""
         s = self._state
-        cut_s = min(cut_s, float(s.clock[kernel.CLOCK_NOW]))
-        first = self._first_row
+        cut_s = min(grant.cut_s, float(s.clock[kernel.CLOCK_NOW]))
+        until = np.array(self._arrived(cut_s))
+        eligible = np.maximum(until - s.next_row, 0)
+        limits = np.full(until.size, np.inf)
+        if grant.limit_rows is not None and eligible.sum() > 0:
+            limits = self._shares(eligible * (grant.limit_rows / eligible.sum()))
         for i, operator in enumerate(self.network.sources):
-            rows = s.arrival_s[int(first[i]) : int(s.end_row[i])]
-            until = int(first[i] + np.searchsorted(rows, cut_s, side="right"))
-            kernel.grant(s, i, operator, until, shed_before_s, keep)
+            kernel.grant(s, i, operator, until[i], grant.shed_before_s, grant.keep_fraction, limits[i])
+
+    def _shares(self, wanted: FloatArray) -> FloatArray:
+        """Whole rows that add up to the total: the remainder goes round, so that no source is short for ever."""
+        whole = np.floor(wanted)
+        left = round(float(wanted.sum() - whole.sum()))
+        order = (np.arange(wanted.size) + self._cycle) % wanted.size
+        whole[order[:left]] += 1
+        return whole
 
     def _shed_inside(self, load_s: float) -> float:
         """Drops queued load; returns the entry keep fraction that sheds the rest over the next period."""

@@ -238,15 +238,22 @@ def run(s: State, t_end: float) -> bool:
                 port = _ready_port(queue, head, length, first_port[o], is_join)
                 if port < 0:
                     break
-                copies = 1
                 met = 0
-                if is_join:
+                copies_at_least, chance = 1, 0.0
+                if is_join or selectivity[o] != 1.0:
                     other = 2 * first_port[o] + 1 - port
-                    copies = min(int(selectivity[o] * s.window_length[other] + uniform(random)), size)
-                elif selectivity[o] != 1.0:
-                    copies = int(selectivity[o] + uniform(random))
-                if copies > 0 and _room(length, out_port, first, last, size) < copies:
+                    mean = selectivity[o] * s.window_length[other] if is_join else selectivity[o]
+                    copies_at_least = int(mean)
+                    chance = mean - copies_at_least
+                # room for the most it may emit, asked before the draw: drawing anew on every try while the
+                # queue is full would favour the small numbers
+                most = min(copies_at_least + (1 if chance > 0.0 else 0), size)
+                if _room(length, out_port, first, last, size) < most:
                     break
+                copies = copies_at_least
+                if chance > 0.0 and uniform(random) < chance:
+                    copies += 1
+                copies = min(copies, size)
                 if turns % batch == 0:
                     used += turn_cost_s
                 turns += 1
@@ -295,14 +302,18 @@ def run(s: State, t_end: float) -> bool:
 
 
 @njit(cache=True)
-def grant(s: State, source: int, operator: int, until_row: int, shed_before_s: float, keep: float) -> None:
+def grant(
+    s: State, source: int, operator: int, until_row: int, shed_before_s: float, keep: float, limit_rows: float
+) -> None:
     """Decides a source's waiting rows up to `until_row`: kept ones enter its queue, the rest is shed."""
     port = s.first_port[operator]
     row = s.next_row[source]
+    admitted = 0
     while row < until_row:
         if s.arrival_s[row] >= shed_before_s and row_uniform(s.random, row) < keep:
-            if s.length[port] >= s.queue.shape[1]:
-                break  # no room: the rest goes on waiting
+            if admitted + 1 > limit_rows or s.length[port] >= s.queue.shape[1]:
+                break  # the rest goes on waiting
+            admitted += 1
             _push(s.queue, s.head, s.length, port, s.arrival_s[row])
             s.admitted[source] += 1
         else:

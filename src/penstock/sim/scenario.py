@@ -57,6 +57,7 @@ KINDS = {
 }
 """What an operator of an inline network can be called."""
 
+_TOLD_THE_HEADROOM = ("aurora", "baseline", "ctrl")
 _MAX_PERIODS = 20_000_000
 """Hours of wall time; a period of 1 ns is a slip of the keyboard."""
 
@@ -185,8 +186,10 @@ class Scenario(Part):
         return self.headroom_steps[0][1] if self.headroom_steps else PHAM_HEADROOM
 
     def manager_config(self) -> Any:
-        """The load manager's configuration."""
-        name, settings = self.manager, self.manager_settings
+        """The load manager's configuration. Managers that do not learn the headroom are told the machine's."""
+        name = self.manager
+        told = {"headroom": self.first_headroom} if name in _TOLD_THE_HEADROOM else {}
+        settings = {**told, **self.manager_settings}
         known = {f.name for f in fields(LOAD_MANAGERS[name])} if name in LOAD_MANAGERS else set()
         default = manager_config(name, **{key: None for key in settings if key not in known})
         try:

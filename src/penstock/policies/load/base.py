@@ -87,7 +87,7 @@ class Manager(Generic[ConfigT, StateT]):
                 snapshot.get("manager"),
                 "restore its own",
             )
-        values = snapshot["state"]
+        values = snapshot.get("state")
         known = {f.name for f in fields(self.state_type)}
         if not isinstance(values, dict) or set(values) != known:
             raise InvalidInputError(

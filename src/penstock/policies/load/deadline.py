@@ -13,7 +13,7 @@ from penstock.model import Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
 
-_MARGIN_MEMORY_TARGETS = 2.0
+_MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
 
 
@@ -33,7 +33,7 @@ class DeadlineConfig(ManagerConfig):
 
     max_drop_fraction: float = 1.0
     victims: Literal["uniform", "oldest"] = "uniform"
-    work_ahead_fraction: float = 0.125
+    work_ahead_fraction: float = 0.05
     margin_fraction: float = 0.02
     grant_fraction: float = 0.025
     memory_fraction: float = 0.5
@@ -120,7 +120,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         )
 
     def _margin(self, observation: Observation, full_s: float) -> float:
-        """Learns the slack: rises by a p95 overrun as fast as a grant shows, decays over a few targets."""
+        """Learns the slack: rises by a p95 overrun as fast as a grant shows, decays slowly."""
         state, target_s, latest_s = self.state, observation.delay_target_s, observation.delay.p95_s
         state.margin_s *= math.exp(-observation.period_s / (_MARGIN_MEMORY_TARGETS * target_s))
         if latest_s is not None and latest_s > target_s:
@@ -135,10 +135,10 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         lost = _rows_before(arrival_s, upto, hopeless_s)
         must = _rows_before(arrival_s, upto, must_s) - lost
         if must <= room:
-            # everything urgent fits: the oldest rows that fit are admitted, nothing else is shed
-            cut = int(np.searchsorted(upto, lost + room, side="right")) - 1
-            cut_s = max(float(arrival_s[cut]) if cut >= 0 else -math.inf, hopeless_s)
-            return Grant(cut_s, hopeless_s, 1.0), min(room, float(upto[-1]) - lost)
+            # everything urgent fits: the oldest rows are admitted until the room is used, nothing else is shed
+            last = min(int(np.searchsorted(upto, lost + room)), arrival_s.size - 1)
+            cut_s = max(float(arrival_s[last]), hopeless_s)
+            return Grant(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
         if self.config.victims == "uniform":
             return Grant(must_s, hopeless_s, room / must), room
         first_kept = int(np.searchsorted(upto, lost + must - room, side="left"))

@@ -42,7 +42,7 @@ def controller_from_poles(first: complex, second: complex, a: float = -0.8) -> C
         a: The free parameter, the (negated) pole of the controller itself. tu2006 uses -0.8.
     """
     for pole in (first, second):
-        if abs(pole) >= 1:
+        if not abs(pole) < 1:
             raise InvalidInputError(
                 "closed-loop poles lie inside the unit circle", pole, "tu2006 uses 0.7 twice"
             )
@@ -50,7 +50,7 @@ def controller_from_poles(first: complex, second: complex, a: float = -0.8) -> C
         raise InvalidInputError(
             "complex poles come as a conjugate pair", (first, second), "e.g. 0.6+0.2j and 0.6-0.2j"
         )
-    if abs(a) >= 1:
+    if not abs(a) < 1:
         raise InvalidInputError(
             "the controller's own pole lies inside the unit circle", a, "tu2006 uses a = -0.8"
         )
