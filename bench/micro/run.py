@@ -14,7 +14,8 @@ from penstock.model import Observation, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, manager_config
 from penstock.policies.load.estimation import incoming_load, load_coefficients, queued_load
 from penstock.sim import networks, workloads
-from penstock.sim.engine import Machine, SimulatedPlant
+from penstock.sim.engine import SimulatedPlant
+from penstock.sim.machine import Machine
 from penstock.sim.network import Network
 from penstock.sim.traces import Arrivals
 

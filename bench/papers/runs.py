@@ -11,7 +11,8 @@ import numpy as np
 from penstock.control.cycle import Cycle, Step
 from penstock.model import FloatArray, LoadManager, Observation, Decision, QueryClass
 from penstock.policies.load import ManagerConfig
-from penstock.sim.engine import LabelTotals, Machine, SimulatedPlant
+from penstock.sim.engine import LabelTotals, SimulatedPlant
+from penstock.sim.machine import Machine
 from penstock.sim.network import Network
 from penstock.sim.plot import plot_timelines
 from penstock.sim.simulate import Timeline, timeline_of

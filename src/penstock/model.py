@@ -175,7 +175,7 @@ class Grant:
     shed_before_s: float
     keep_fraction: float
     limit_rows: float | None = None
-    """Admit no more than this, oldest first; what is left over goes on waiting. Splits rows of one arrival time."""
+    """Admit no more than this, oldest first; the rest goes on waiting. Splits rows of one arrival time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,6 @@ def test_a_snapshot_that_lacks_a_field_is_refused(name: str) -> None:
             build(name).restore({**snapshot, "state": lacking})
 
 
-@pytest.mark.xfail(reason="snapshot['state'] raises KeyError", strict=True)
 @pytest.mark.parametrize("name", LOAD_MANAGERS)
 def test_a_snapshot_without_a_state_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="a snapshot holds every field of the state"):

@@ -56,7 +56,11 @@ def test_the_oldest_rows_that_fit_are_admitted_and_nothing_is_shed() -> None:
     recent = [9.1, 9.2, 9.3, 9.4, 9.5, 9.6, 9.7, 9.8, 9.9]
     grant = granted(deadline(), waiting(recent, [10] * 9))
     # 70 of 90 rows, and none of them is from before 8.04 s
-    assert grant == Grant(cut_s=9.7, shed_before_s=HOPELESS_S, keep_fraction=1.0)
+    assert grant == Grant(9.7, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
+
+
+def test_rows_of_one_arrival_time_are_split_by_a_limit() -> None:
+    assert granted(deadline(), waiting([9.5], [500])) == Grant(9.5, HOPELESS_S, 1.0, pytest.approx(70))
 
 
 def test_all_that_waits_is_admitted_while_it_fits() -> None:
@@ -69,13 +73,13 @@ def test_all_that_waits_is_admitted_while_it_fits() -> None:
 
 def test_nothing_is_admitted_while_the_network_is_full() -> None:
     grant = granted(deadline(), waiting([9.1, 9.9], [30, 40], network_load_s=0.5))
-    assert grant.cut_s < 9.0
-    assert grant.keep_fraction == 1.0
+    assert (grant.limit_rows, grant.keep_fraction) == (0.0, 1.0)
+    assert grant.shed_before_s < 9.0
 
 
 def test_rows_that_are_late_already_are_shed_and_the_rest_is_admitted() -> None:
     grant = granted(deadline(), waiting([7.0, 8.0, 8.2, 9.0], [500, 500, 60, 10]))
-    assert grant == Grant(cut_s=9.0, shed_before_s=HOPELESS_S, keep_fraction=1.0)
+    assert grant == Grant(9.0, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
 
 
 def test_work_ahead_makes_more_rows_hopeless() -> None:
@@ -127,7 +131,7 @@ def test_the_margin_rises_after_a_p95_overrun_and_decays() -> None:
     assert 0.9 < forgets < 1.0
     granted(manager, late(None))
     assert manager.state.margin_s == pytest.approx(raised * forgets**2)
-    for _ in range(400):
+    for _ in range(2000):
         granted(manager, late(1.9))
     assert manager.state.margin_s == pytest.approx(0.04), "it never decays below the least margin"
 
@@ -219,10 +223,11 @@ def test_a_grant_never_admits_more_than_there_is_room_for(
     grant = decision.grant
     assert grant is not None
     room = max(0.0, 0.35 - ahead_s) * 200
-    # of the header at the cut a part may be older than the cut, so it does not count
-    inside = (arrival_s > grant.shed_before_s) & (arrival_s < grant.cut_s)
-    at_cut = counts[arrival_s == grant.cut_s].sum() if grant.cut_s != grant.shed_before_s else 0.0
-    assert (counts[inside].sum() + at_cut) * grant.keep_fraction <= room + 1e-6
+    # of the header at the cut a part may be newer than the cut, so it does not count
+    reached = (
+        counts[(arrival_s > grant.shed_before_s) & (arrival_s < grant.cut_s)].sum() * grant.keep_fraction
+    )
+    assert min(reached, math.inf if grant.limit_rows is None else grant.limit_rows) <= room + 1e-6
     assert decision.expected.admitted_rows is not None
     assert decision.expected.admitted_rows <= room + 1e-9
 

@@ -328,3 +328,11 @@ def assert_one_line(error: InvalidInputError, *parts: str) -> None:
         assert part in message
     assert "; hint: " in message
     assert "\n" not in message
+
+
+def test_times_in_whole_seconds_are_spread_over_their_second(tmp_path: Path) -> None:
+    trace = tmp_path / "whole.txt"
+    trace.write_text("0\n0\n1\n2\n2\n2\n2\n")
+    assert read_trace(trace).times_s.tolist() == [0.0, 0.5, 1.0, 2.0, 2.25, 2.5, 2.75]
+    trace.write_text("0\n0\n1.5\n")
+    assert read_trace(trace).times_s.tolist() == [0.0, 0.0, 1.5]

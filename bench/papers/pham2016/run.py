@@ -11,7 +11,7 @@ import numpy as np
 from penstock.bench import BenchRun, bench
 from penstock.policies.load import manager_config
 from penstock.sim import networks, workloads
-from penstock.sim.engine import Machine
+from penstock.sim.machine import Machine
 from penstock.sim.network import Network
 from penstock.sim.traces import Arrivals
 
@@ -288,9 +288,15 @@ def fig20(run: BenchRun) -> None:
         "seamless": {}, "deadline": {},
     }  # fmt: skip
     outcomes = {name: repeated(run, FLAT, arrivals, name, settings) for name, settings in plan.items()}
+    lost = {
+        name: float(np.mean([_lost_control_s(outcome) for outcome in runs]))
+        for name, runs in outcomes.items()
+    }
     for name, runs in outcomes.items():
-        run.row(f"{name}_lost_control_s", float(np.mean([_lost_control_s(outcome) for outcome in runs])))
+        run.row(f"{name}_lost_control_s", lost[name])
         run.row(f"{name}_loss_percent", averages(runs)["loss_percent"])
+    run.row("aloma_to_ctrl_lost_control", lost["aloma"] / lost["ctrl"])
+    run.row("aloma_to_aurora_lost_control", lost["aloma"] / lost["aurora"])
     save_plot(run.plots, "pham2016-fig20", {name: runs[0] for name, runs in outcomes.items()})
 
 

@@ -13,7 +13,7 @@ from penstock.bench import BenchRun, bench
 from penstock.model import FloatArray, Observation
 from penstock.policies.load import manager_config
 from penstock.sim import networks, workloads
-from penstock.sim.engine import Machine
+from penstock.sim.machine import Machine
 from penstock.sim.network import Kind, Network, Operator
 
 from ..runs import DELAY_TARGET_S, Outcome, averages, drive, least_loss, save_plot
@@ -162,6 +162,7 @@ ABLATIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "single_server": _single_server,
     "headroom_095": lambda: {"true_headroom": 0.95},
     "headroom_093": lambda: {"true_headroom": 0.93},
+    "network_headroom_093": lambda: {"shedding": "network", "true_headroom": 0.93},
 }
 """What is changed, one at a time, to see which property of the plant moves the ratios."""
 

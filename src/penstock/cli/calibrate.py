@@ -79,7 +79,8 @@ class SimulatedRig:
 
     def run(self, arrivals: Arrivals) -> Run:
         """Feeds the same arrivals to every source and keeps everything."""
-        from penstock.sim.engine import Machine, SimulatedPlant
+        from penstock.sim.engine import SimulatedPlant
+        from penstock.sim.machine import Machine
 
         sources = len(self.network.sources)
         plant = SimulatedPlant(

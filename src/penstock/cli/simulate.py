@@ -96,7 +96,7 @@ def simulate_command(
         float | None,
         typer.Option(
             metavar="X",
-            help="Part of the CPU that queries really get; managers are not told.",
+            help="Part of the CPU that queries get; aurora, baseline and ctrl are told, the others learn it.",
             show_default="0.985",
         ),
     ] = None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -26,41 +25,16 @@ from penstock.model import (
 )
 from penstock.policies.load.estimation import incoming_load, load_coefficients, queued_load
 from penstock.sim.histogram import DelayHistogram
+from penstock.sim.machine import Machine
 from penstock.sim.network import Kind, Network
 
 try:
     from penstock.sim import kernel
+    from penstock.sim.state import initial_state
 except ImportError as missing:  # pragma: no cover - exercised only without the extra
     raise MissingExtraError("the simulated plant", "numba", "sim") from missing
 
 _WAITING_BINS = 128
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the engine runs on, over virtual time.
-
-    Attributes:
-        headroom: (from_s, fraction) steps: the part of the CPU that query processing gets. A
-            background job is a step down.
-        cost_factor: (from_s, factor) steps that multiply every operator's cost (tu2006 fig. 14).
-    """
-
-    headroom: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
-    cost_factor: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
-
-    def __post_init__(self) -> None:
-        for name, steps in (("headroom", self.headroom), ("cost factor", self.cost_factor)):
-            if not steps or steps[0][0] != 0.0:
-                raise InvalidInputError(
-                    f"{name} steps start at 0 s", steps[:1], f"({name!r}: (0.0, value), ...)"
-                )
-            if any(later < sooner for (sooner, _), (later, _) in pairwise(steps)):
-                raise InvalidInputError(
-                    f"{name} steps follow each other in time", steps, "sort them by from_s"
-                )
-            for _, value in steps:
-                require_positive(name, value, "a background job leaves at least a little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +92,7 @@ class SimulatedPlant:
         self._targets = sorted([(0.0, cls.delay_target_s), *targets])
         self._keep = 1.0
         self._cycle = 0
-        self._state = _initial_state(
+        self._state = initial_state(
             network,
             arrivals_s,
             machine or Machine(),
@@ -319,7 +293,7 @@ class SimulatedPlant:
             kernel.grant(s, i, operator, until[i], grant.shed_before_s, grant.keep_fraction, limits[i])
 
     def _shares(self, wanted: FloatArray) -> FloatArray:
-        """Whole rows that add up to the total: the remainder goes round, so that no source is short for ever."""
+        """Whole rows that add up to the total; the remainder goes round, so that no source stays short."""
         whole = np.floor(wanted)
         left = round(float(wanted.sum() - whole.sum()))
         order = (np.arange(wanted.size) + self._cycle) % wanted.size
@@ -347,83 +321,3 @@ class _Seen:
     admitted: int
     shed: int
     departed: int
-
-
-def _initial_state(
-    network: Network,
-    arrivals_s: Sequence[FloatArray],
-    machine: Machine,
-    target_s: float,
-    mode: int,
-    seed: int,
-) -> kernel.State:
-    ops = network.operators
-    n, outputs = len(ops), [i for i, op in enumerate(ops) if op.kind is Kind.OUTPUT]
-    ports_of = [2 if op.kind is Kind.JOIN else 1 for op in ops]
-    first_port = np.concatenate(([0], np.cumsum(ports_of)[:-1])).astype(np.int64)
-    ports = sum(ports_of)
-    port_operator = np.repeat(np.arange(n), ports_of)
-    out: list[list[int]] = [[] for _ in ops]
-    for i, op in enumerate(ops):
-        for side, name in enumerate(op.inputs):
-            out[network.index[name]].append(int(first_port[i]) + side)
-    labels = {label: k for k, label in enumerate(network.labels)}
-    label_of = np.array([labels.get(op.label, 0) for op in ops], np.int64)
-    output_of = np.full(n, -1, np.int64)
-    output_of[outputs] = np.arange(len(outputs))
-    source_of = np.full(n, -1, np.int64)
-    source_of[list(network.sources)] = np.arange(len(network.sources))
-    sizes = np.array([a.size for a in arrivals_s], np.int64)
-    ends = np.cumsum(sizes)
-    joins = any(op.kind is Kind.JOIN for op in ops)
-    random = np.array([seed * 2 + 1, seed * 2 + 2], np.uint64)
-    f8, i8 = np.float64, np.int64
-    return kernel.State(
-        kind=np.array([op.kind for op in ops], i8),
-        cost_s=np.array([op.cost_s for op in ops], f8),
-        selectivity=np.array([op.selectivity for op in ops], f8),
-        probe_cost_s=np.array([op.probe_cost_s for op in ops], f8),
-        window_s=np.array([op.window_s for op in ops], f8),
-        quota=np.array([max(1, round(op.weight * network.batch_rows)) for op in ops], i8),
-        batch=np.array([network.batch_rows], i8),
-        turn_cost_s=np.array([network.turn_cost_s], f8),
-        drop_cost_s=np.array([network.drop_cost_s], f8),
-        first_port=first_port,
-        port_operator=port_operator,
-        out_start=np.concatenate(([0], np.cumsum([len(o) for o in out]))).astype(i8),
-        out_port=np.array([p for o in out for p in o], i8),
-        source_of=source_of,
-        output_of=output_of,
-        label_of=label_of,
-        filtered_counts=np.array([network.delay_of_filtered], np.bool_),
-        queue=np.zeros((ports, network.queue_rows), f8),
-        head=np.zeros(ports, i8),
-        length=np.zeros(ports, i8),
-        window=np.zeros((ports if joins else 1, 65536 if joins else 1), f8),
-        window_head=np.zeros(ports, i8),
-        window_length=np.zeros(ports, i8),
-        arrival_s=np.ascontiguousarray(np.concatenate(arrivals_s), f8),
-        row_shed=np.zeros(int(ends[-1]), np.uint8),
-        next_row=np.concatenate(([0], ends[:-1])).astype(i8),
-        end_row=ends.astype(i8),
-        mode=np.array([mode], i8),
-        headroom_from_s=np.array([t for t, _ in machine.headroom], f8),
-        headroom=np.array([h for _, h in machine.headroom], f8),
-        factor_from_s=np.array([t for t, _ in machine.cost_factor], f8),
-        factor=np.array([f for _, f in machine.cost_factor], f8),
-        clock=np.array([0.0, 0.0, 0.0, target_s, 1.0], f8),
-        counts=np.zeros(3, i8),
-        random=random,
-        admitted=np.zeros(sizes.size, i8),
-        shed=np.zeros(sizes.size, i8),
-        work_s=np.zeros(n, f8),
-        rows_in=np.zeros(n, i8),
-        rows_out=np.zeros(n, i8),
-        delays_s=np.zeros(1 << 16, f8),
-        output_sum_s=np.zeros(len(outputs), f8),
-        output_count=np.zeros(len(outputs), i8),
-        label_count=np.zeros(len(labels), i8),
-        label_violations=np.zeros(len(labels), i8),
-        label_violation_s=np.zeros(len(labels), f8),
-        label_violation_max_s=np.zeros(len(labels), f8),
-    )

@@ -186,7 +186,7 @@ class Scenario(Part):
         return self.headroom_steps[0][1] if self.headroom_steps else PHAM_HEADROOM
 
     def manager_config(self) -> Any:
-        """The load manager's configuration. Managers that do not learn the headroom are told the machine's."""
+        """The load manager's configuration; those that do not learn the headroom are told the machine's."""
         name = self.manager
         told = {"headroom": self.first_headroom} if name in _TOLD_THE_HEADROOM else {}
         settings = {**told, **self.manager_settings}
@@ -205,7 +205,8 @@ class Scenario(Part):
 
     def build(self) -> tuple[SimulatedPlant, Manager[Any, Any]]:
         """A plant at virtual time 0 and its load manager."""
-        from penstock.sim.engine import Machine, SimulatedPlant
+        from penstock.sim.engine import SimulatedPlant
+        from penstock.sim.machine import Machine
 
         arrivals, config = self.arrivals, self.manager_config()
         manager: Manager[Any, Any] = config.build()

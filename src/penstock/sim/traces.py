@@ -135,8 +135,9 @@ def read_trace(
     """Reads a trace file, plain or gzipped (told by its content, not its name).
 
     A file has one arrival time in seconds per line, or lines `second,count` (a header is allowed), whose
-    arrivals are spread evenly over the second. Blank lines and lines starting with # are skipped. The trace
-    lasts to the end of its last second; of the last unit, where the file counts in another unit.
+    arrivals are spread evenly over the second; so are times that are all whole seconds. Blank lines and
+    lines starting with # are skipped. The trace lasts to the end of its last second; of the last unit, where
+    the file counts in another unit.
 
     Args:
         path: The file.
@@ -160,6 +161,7 @@ def read_trace(
     else:
         times = _numbers(rows, 0, "an arrival time") - origin
         _check_times(rows, times, times[1:] < times[:-1], "arrival times must be sorted")
+        times = _spread_whole_seconds(times)
         end = np.floor(times[-1]) + 1.0
     if end * time_scale > MAX_TIME_S:
         raise InvalidInputError(
@@ -169,6 +171,15 @@ def read_trace(
         )
     arrivals = Arrivals(times * time_scale, float(end * time_scale), path.name)
     return arrivals if rows.has_counts else scale_rate(arrivals, rate_scale, seed)
+
+
+def _spread_whole_seconds(times: Floats) -> Floats:
+    """Times logged in whole seconds hide when in the second rows came: spread them, or all come at once."""
+    if (times != np.floor(times)).any():
+        return times
+    _, first, counts = np.unique(times, return_index=True, return_counts=True)
+    rank = np.arange(times.size) - np.repeat(first, counts)
+    return times + rank / np.repeat(counts, counts)
 
 
 def _content(path: Path) -> bytes:

@@ -135,7 +135,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         lost = _rows_before(arrival_s, upto, hopeless_s)
         must = _rows_before(arrival_s, upto, must_s) - lost
         if must <= room:
-            # everything urgent fits: the oldest rows are admitted until the room is used, nothing else is shed
+            # everything urgent fits: admit the oldest rows until the room is used, shed nothing else
             last = min(int(np.searchsorted(upto, lost + room)), arrival_s.size - 1)
             cut_s = max(float(arrival_s[last]), hopeless_s)
             return Grant(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
