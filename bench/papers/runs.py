@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.control.cycle import Cycle, Step
-from penstock.model import FloatArray, LoadManager, Observation, Decision, QueryClass
+from penstock.model import Decision, FloatArray, LoadManager, Observation, QueryClass
 from penstock.policies.load import ManagerConfig
 from penstock.sim.engine import LabelTotals, SimulatedPlant
 from penstock.sim.machine import Machine
@@ -142,7 +142,7 @@ def averages(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def least_loss(figures: dict[str, dict[str, float]], violation_below_s: float = 0.1) -> float | None:
-    """Least loss among the managers (but Deadline) whose average violation is below a bound; None without any."""
+    """Least loss among the managers, but Deadline, whose average violation is below a bound."""
     fit = [
         f["loss_percent"]
         for name, f in figures.items()

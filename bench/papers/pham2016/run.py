@@ -1,4 +1,4 @@
-"""pham2016 chapters 4 and 5: SEaMLeSS and ALoMa on AQSIOS, against CTRL and Aurora. Ours, Deadline, beside them."""
+"""pham2016 chapters 4 and 5: SEaMLeSS and ALoMa on AQSIOS against CTRL and Aurora, Deadline beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.sim.traces import Arrivals
 from ..runs import DELAY_TARGET_S, Outcome, averages, drive, least_loss, save_plot
 
 TUNED_HEADROOM = 0.966
-"""What `penstock calibrate`'s fit gives for QN-flat with CTRL in the loop: 0.985 less the cost of dropping."""
+"""What the fit of `penstock calibrate` gives for QN-flat with CTRL in the loop: 0.985 less the drop cost."""
 MACHINE = Machine(((0.0, networks.PHAM_HEADROOM),))
 FLAT, COMPLEX, WEIGHTED, LONG = "flat", "complex", "weighted", "long"
 
@@ -49,23 +49,35 @@ def run_one(
     return drive(network(plant), [arrivals.times_s] * sources, config, machine, seed, run_s=run_s)
 
 
+def tuned(*names: str) -> dict[str, dict[str, Any]]:
+    """Settings by manager: those that do not learn the headroom get the tuned one, the others nothing."""
+    return {
+        name: {"headroom": TUNED_HEADROOM} if name in ("ctrl", "baseline", "aurora") else {} for name in names
+    }
+
+
+def repeats_on(run: BenchRun, plant: str) -> int:
+    """QN-complex averages over 60 sources already: three repeats say as much as five of QN-flat."""
+    return run.repeats if plant in (FLAT, LONG) else min(run.repeats, 3)
+
+
 def repeated(
-    run: BenchRun,
-    plant: str,
-    arrivals: Arrivals,
-    manager: str,
-    settings: dict[str, Any] | None = None,
-    **more: Any,
+    run: BenchRun, plant: str, arrivals: Arrivals, manager: str, settings: dict[str, Any], **more: Any
 ) -> list[Outcome]:
-    # QN-complex averages over 60 sources already: three repeats say as much as five of QN-flat
-    repeats = run.repeats if plant in (FLAT, LONG) else min(run.repeats, 3)
     outcomes = []
-    for i in range(repeats):
-        run.progress(f"{manager} {settings or ''}", advance=1)
-        outcomes.append(
-            run_one(plant, arrivals, manager, tuple((settings or {}).items()), run.seed + i, **more)
-        )
+    for i in range(repeats_on(run, plant)):
+        run.progress(f"{manager} {settings or ''}")
+        outcomes.append(run_one(plant, arrivals, manager, tuple(settings.items()), run.seed + i, **more))
+        run.progress(advance=1)
     return outcomes
+
+
+def outcomes_of(
+    run: BenchRun, plant: str, arrivals: Arrivals, plan: dict[str, dict[str, Any]], **more: Any
+) -> dict[str, list[Outcome]]:
+    """The repeats of several managers on one plant."""
+    run.progress(total=len(plan) * repeats_on(run, plant))
+    return {name: repeated(run, plant, arrivals, name, settings, **more) for name, settings in plan.items()}
 
 
 def report_deadline(run: BenchRun, figures: dict[str, dict[str, float]]) -> None:
@@ -91,6 +103,7 @@ def say_input(run: BenchRun, arrivals: Arrivals) -> None:
 
 @bench("table1", title="Aurora's headroom, QN-flat, S_c")
 def table1(run: BenchRun) -> None:
+    run.progress(total=4 * run.repeats)
     for headroom in (0.89, 0.94, 0.99, 1.04):
         figures = averages(repeated(run, FLAT, workloads.s_c(), "aurora", {"headroom": headroom}))
         run.row(f"aurora_violation_avg_s_{headroom:g}", figures["violation_avg_s"])
@@ -99,6 +112,7 @@ def table1(run: BenchRun) -> None:
 
 @bench("table2", title="CTRL's headroom off by up to 20 %, QN-flat, S_c")
 def table2(run: BenchRun) -> None:
+    run.progress(total=5 * run.repeats)
     for label, factor in {"20_low": 0.8, "5_low": 0.95, "right": 1.0, "5_high": 1.05, "20_high": 1.2}.items():
         figures = averages(
             repeated(run, FLAT, workloads.s_c(), "ctrl", {"headroom": TUNED_HEADROOM * factor})
@@ -111,11 +125,8 @@ def table2(run: BenchRun) -> None:
 def table4(run: BenchRun) -> None:
     arrivals = workloads.s_r()
     say_input(run, arrivals)
-    tuned = {"headroom": TUNED_HEADROOM}
-    plan: dict[str, dict[str, Any]] = {
-        "aloma": {}, "ctrl": tuned, "seamless": {}, "baseline": tuned, "aurora": tuned, "deadline": {},
-    }  # fmt: skip
-    outcomes = {name: repeated(run, FLAT, arrivals, name, settings) for name, settings in plan.items()}
+    plan = tuned("aloma", "ctrl", "seamless", "baseline", "aurora", "deadline")
+    outcomes = outcomes_of(run, FLAT, arrivals, plan)
     figures = {name: averages(runs) for name, runs in outcomes.items()}
     for name in ("aloma", "ctrl", "seamless", "baseline", "aurora"):
         run.row(f"{name}_violation_avg_s", figures[name]["violation_avg_s"])
@@ -129,31 +140,37 @@ def table4(run: BenchRun) -> None:
     save_plot(run.plots, "pham2016-table4", {name: runs[0] for name, runs in outcomes.items()})
 
 
-def _complex_figures(run: BenchRun, manager: str, settings: dict[str, Any] | None = None) -> dict[str, float]:
+def _complex_figures(run: BenchRun, manager: str, headroom: float | None = None) -> dict[str, float]:
+    settings = tuned(manager)[manager] if headroom is None else {"headroom": headroom}
     # the thesis stops at 420 s, 20 s after the last input
     return averages(repeated(run, COMPLEX, workloads.s_r(), manager, settings, run_s=420.0))
+
+
+LADDER = tuple(percent / 100 for percent in range(92, 101))
 
 
 def _aurora_ladder(run: BenchRun, as_low_as_s: float) -> tuple[float, float]:
     """Aurora's loss at the largest headroom that keeps its violation as low; (headroom, loss)."""
     best = (0.0, 100.0)
-    for percent in range(92, 101, 4 if run.quick else 1):
-        settings = (("headroom", percent / 100),)
+    for headroom in LADDER[::4] if run.quick else LADDER:
+        run.progress(f"aurora at {headroom}")
+        settings = (("headroom", headroom),)
         outcome = run_one(COMPLEX, workloads.s_r(), "aurora", settings, run.seed, run_s=420.0)
-        run.progress(f"aurora {percent / 100}", advance=1)
+        run.progress(advance=1)
         if outcome.violation_avg_s <= as_low_as_s:
-            best = (percent / 100, outcome.loss_percent)
+            best = (headroom, outcome.loss_percent)
     return best
 
 
 def _complex_table(run: BenchRun, adaptive: str) -> None:
     say_input(run, workloads.s_r())
+    run.progress(total=5 * repeats_on(run, COMPLEX) + len(LADDER))
     ours = _complex_figures(run, adaptive)
     figures = {
         adaptive: ours,
-        "ctrl": _complex_figures(run, "ctrl", {"headroom": TUNED_HEADROOM}),
-        "aurora_0.92": _complex_figures(run, "aurora", {"headroom": 0.92}),
-        "aurora_0.93": _complex_figures(run, "aurora", {"headroom": 0.93}),
+        "ctrl": _complex_figures(run, "ctrl"),
+        "aurora_0.92": _complex_figures(run, "aurora", 0.92),
+        "aurora_0.93": _complex_figures(run, "aurora", 0.93),
         "deadline": _complex_figures(run, "deadline"),
     }
     for name in (adaptive, "ctrl", "aurora_0.92", "aurora_0.93"):
@@ -188,13 +205,8 @@ BACKGROUND_JOB = Machine(((0.0, networks.PHAM_HEADROOM), (100.0, networks.PHAM_H
 
 def _background(run: BenchRun, adaptive: Sequence[str], plot: str) -> None:
     arrivals = workloads.s_c()
-    plan: dict[str, dict[str, Any]] = {name: {} for name in adaptive} | {
-        "ctrl": {"headroom": TUNED_HEADROOM}, "baseline": {"headroom": TUNED_HEADROOM}, "deadline": {},
-    }  # fmt: skip
-    outcomes = {
-        name: repeated(run, FLAT, arrivals, name, settings, machine=BACKGROUND_JOB)
-        for name, settings in plan.items()
-    }
+    plan = tuned(*adaptive, "ctrl", "baseline", "deadline")
+    outcomes = outcomes_of(run, FLAT, arrivals, plan, machine=BACKGROUND_JOB)
     figures = {name: averages(runs) for name, runs in outcomes.items()}
     for name in (*adaptive, "ctrl", "deadline"):
         settled = [outcome.mean_delay_s(200.0, 400.0) for outcome in outcomes[name]]
@@ -219,6 +231,7 @@ def fig16(run: BenchRun) -> None:
 @bench("fig12", title="SEaMLeSS's adjustment period P, background job from 100 s")
 def fig12(run: BenchRun) -> None:
     periods = (1, 30, 60) if run.quick else (1, 10, 20, 30, 40, 60)
+    run.progress(total=len(periods) * run.repeats)
     for p in periods:
         outcomes = repeated(
             run, FLAT, workloads.s_c(), "seamless", {"adjustment_periods": p}, machine=BACKGROUND_JOB
@@ -241,12 +254,10 @@ def _s_c_for_weighted() -> Arrivals:
 def table6(run: BenchRun) -> None:
     arrivals = _s_c_for_weighted()
     say_input(run, arrivals)
-    plan: dict[str, dict[str, Any]] = {
-        "aloma": {}, "seamless": {}, "ctrl": {"headroom": TUNED_HEADROOM}, "deadline": {},
-    }  # fmt: skip
     figures = {}
-    for name, settings in plan.items():
-        outcomes = repeated(run, WEIGHTED, arrivals, name, settings)
+    for name, outcomes in outcomes_of(
+        run, WEIGHTED, arrivals, tuned("aloma", "seamless", "ctrl", "deadline")
+    ).items():
         figures[name] = averages(outcomes)
         for half in ("low", "high"):
             violation_s = float(np.mean([outcome.labels[half].average_s for outcome in outcomes]))
@@ -255,20 +266,16 @@ def table6(run: BenchRun) -> None:
         if name != "deadline":
             run.row(f"{name}_loss_percent", figures[name]["loss_percent"])
     report_deadline(run, figures)
-    run.row(
-        "deadline_over_best_low_s",
-        figures["deadline"]["low"] - min(figures[n]["low"] for n in plan if n != "deadline"),
-    )
+    best_low = min(f["low"] for name, f in figures.items() if name != "deadline")
+    run.row("deadline_over_best_low_s", figures["deadline"]["low"] - best_low)
 
 
 @bench("fig19", title="Long queries with five window joins, QN-long, S_r")
 def fig19(run: BenchRun) -> None:
     arrivals = workloads.s_r()
     say_input(run, arrivals)
-    plan: dict[str, dict[str, Any]] = {
-        "aloma": {}, "seamless": {}, "ctrl": {"headroom": TUNED_HEADROOM}, "aurora": {"headroom": 0.92}, "deadline": {},
-    }  # fmt: skip
-    outcomes = {name: repeated(run, LONG, arrivals, name, settings) for name, settings in plan.items()}
+    plan = tuned("aloma", "seamless", "ctrl", "aurora", "deadline") | {"aurora": {"headroom": 0.92}}
+    outcomes = outcomes_of(run, LONG, arrivals, plan)
     figures = {name: averages(runs) for name, runs in outcomes.items()}
     for name in ("aloma", "seamless", "ctrl", "aurora"):
         run.row(f"{name}_violation_avg_s", figures[name]["violation_avg_s"])
@@ -283,11 +290,7 @@ def fig19(run: BenchRun) -> None:
 @bench("fig20", title="Input stepping up to total overload, QN-flat, S_step")
 def fig20(run: BenchRun) -> None:
     arrivals = workloads.s_step()
-    plan: dict[str, dict[str, Any]] = {
-        "aloma": {}, "ctrl": {"headroom": TUNED_HEADROOM}, "aurora": {"headroom": TUNED_HEADROOM},
-        "seamless": {}, "deadline": {},
-    }  # fmt: skip
-    outcomes = {name: repeated(run, FLAT, arrivals, name, settings) for name, settings in plan.items()}
+    outcomes = outcomes_of(run, FLAT, arrivals, tuned("aloma", "ctrl", "aurora", "seamless", "deadline"))
     lost = {
         name: float(np.mean([_lost_control_s(outcome) for outcome in runs]))
         for name, runs in outcomes.items()
@@ -320,14 +323,8 @@ def _coming_and_going() -> Machine:
 
 @bench("fig21", title="A background job that comes and goes every 10, 5, 2 and 1 s, QN-flat, S_c")
 def fig21(run: BenchRun) -> None:
-    machine = _coming_and_going()
-    plan: dict[str, dict[str, Any]] = {
-        "aloma": {}, "ctrl": {"headroom": TUNED_HEADROOM}, "aurora": {"headroom": TUNED_HEADROOM}, "deadline": {},
-    }  # fmt: skip
-    outcomes = {
-        name: repeated(run, FLAT, workloads.s_c(), name, settings, machine=machine, run_s=250.0)
-        for name, settings in plan.items()
-    }
+    plan = tuned("aloma", "ctrl", "aurora", "deadline")
+    outcomes = outcomes_of(run, FLAT, workloads.s_c(), plan, machine=_coming_and_going(), run_s=250.0)
     for name, runs in outcomes.items():
         run.row(f"{name}_violation_avg_s", averages(runs)["violation_avg_s"])
         run.row(f"{name}_loss_percent", averages(runs)["loss_percent"])

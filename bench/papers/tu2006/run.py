@@ -97,9 +97,7 @@ def _without_shedding(more: Mapping[str, Any]) -> dict[str, Any]:
 @bench("fig12", title="AURORA and BASELINE relative to CTRL over 400 s, web trace, varying cost")
 def fig12(run: BenchRun) -> None:
     run.progress(total=run.repeats * (len(MANAGERS) + 3 * len(ABLATIONS)))
-    run.note(
-        f"input: {workloads.s_r().name}; shedding at the entry (eq. 13); figures are means of {run.repeats} seeds"
-    )
+    run.note(f"input: {workloads.s_r().name}; shedding at the entry (eq. 13); means of {run.repeats} seeds")
     first = {name: run_one(name, web(), run.seed) for name in MANAGERS}
     figures = compared(run, web(), MANAGERS)
     ctrl = figures["ctrl"]
