@@ -99,7 +99,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         ahead_s = observation.network_load_s / headroom
         full_s = config.work_ahead_fraction * target_s + observation.period_s
         margin_s = self._margin(observation, full_s)
-        room_rows = max(0.0, full_s - ahead_s) * rows_per_s
+        # an idle network takes one row, however slow it is; else rows that cost more than full_s would starve
+        room_rows = max(0.0 if ahead_s > 0 else 1.0, (full_s - ahead_s) * rows_per_s)
         hopeless_s = observation.now_s + min(0.0, ahead_s + margin_s - target_s)
         must_s = observation.now_s + min(0.0, max(full_s, ahead_s) + margin_s - target_s)
         grant, admitted = self._grant(waiting, room_rows, hopeless_s, must_s)
@@ -140,7 +141,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
             cut_s = max(float(arrival_s[last]), hopeless_s)
             return Grant(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
         if self.config.victims == "uniform":
-            return Grant(must_s, hopeless_s, room / must), room
+            return Grant(must_s, hopeless_s, self.clamp_keep(room / must)), room
         first_kept = int(np.searchsorted(upto, lost + must - room, side="left"))
         return Grant(must_s, float(arrival_s[min(first_kept, arrival_s.size - 1)]), 1.0), room
 
