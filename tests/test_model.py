@@ -122,7 +122,7 @@ def test_names_that_differ_pass_and_a_name_that_occurs_twice_is_named() -> None:
         reject_duplicates("class", ["gold", "silver", "gold"])
     rule, got, hint = message_of(error)
     assert (rule, got) == ("class names must differ", "'gold'")
-    assert hint.startswith("rename one of the class")
+    assert hint.startswith("rename one of them")
 
 
 def test_a_number_must_be_positive_and_finite() -> None:

@@ -14,9 +14,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError, require_positive
+from penstock.errors import InvalidInputError, UnknownNameError, require_positive
 
 FloatArray = npt.NDArray[np.float64]
+
+LOAD_MANAGER_NAMES = ("aurora", "baseline", "ctrl", "seamless", "aloma", "deadline")
+"""The names `penstock.policies.load` builds managers by; here so that a class can reject a misspelt one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class QueryClass:
         require_positive(
             f"class {self.name}: delay target", self.delay_target_s, "give it in seconds, e.g. 2s"
         )
+        if self.manager not in LOAD_MANAGER_NAMES:
+            raise UnknownNameError(f"class {self.name}: manager", self.manager, LOAD_MANAGER_NAMES)
         if self.period_s is not None:
             require_positive(
                 f"class {self.name}: period", self.period_s, "a quarter of the delay target is a good start"
@@ -68,7 +73,7 @@ def reject_duplicates(kind: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidInputError(f"{kind} names must differ", repr(name), f"rename one of the {kind}s")
+            raise InvalidInputError(f"{kind} names must differ", repr(name), "rename one of them")
         seen.add(name)
 
 

@@ -47,8 +47,9 @@ def test_more_queued_load_admits_less_which_fixes_the_sign_of_the_error() -> Non
 
 
 def test_seamless_counts_rows_at_the_entry_once_at_the_keep_fraction_in_force() -> None:
-    # 0.4 CPU s of the 0.8 queued wait at the entry, where keep 0.5 has 0.8 in all; v = 0.72: 1.12 of 1.8
-    decision = SeamlessConfig(headroom=0.8).build().decide(queued(0.8, network_load_s=0.4, keep_fraction=0.5))
+    # 0.4 CPU s of the 0.8 queued wait at the entry: 160 rows of 5 ms at keep 0.5; v = 0.72: 1.12 of 1.8
+    entry = queued(0.8, network_load_s=0.4, keep_fraction=0.5, waiting_rows=160, cost_per_row_s=0.005)
+    decision = SeamlessConfig(headroom=0.8).build().decide(entry)
     assert decision.keep_fraction == pytest.approx((0.4 + 0.72) / (0.8 + 1.0))
 
 

@@ -126,10 +126,6 @@ def test_below_half_of_any_capacity_nothing_is_shed_after_ten_periods(
     assert all(d.keep_fraction == 1.0 for d in result.decisions[10:])
 
 
-@pytest.mark.xfail(
-    reason="Deadline's room is less than one row, so rows wait until they are urgent, then most are shed",
-    strict=True,
-)
 @pytest.mark.parametrize("cost_s", [0.5, 1.0])
 def test_rows_that_cost_a_large_part_of_the_target_are_not_shed_by_an_idle_engine(cost_s: float) -> None:
     result = run("deadline", qn_flat(cost_s), steady(0.3 / cost_s, 60.0), 60.0)

@@ -389,6 +389,37 @@ def test_a_join_pays_for_every_tuple_it_probes() -> None:
     assert last.work_s == pytest.approx(200 * (1e-6 + 1e-6 + 100 * 1e-6), rel=0.05)
 
 
+def test_a_join_takes_the_older_of_its_two_heads_first() -> None:
+    operators = (
+        Operator("left", Kind.SOURCE, 1e-6),
+        Operator("right", Kind.SOURCE, 1e-6),
+        Operator("join", Kind.JOIN, 1e-2, 0.01, ("left", "right"), window_s=10.0),
+        Operator("out", Kind.OUTPUT, 1e-6, inputs=("join",)),
+    )
+    arrivals = [np.full(100, 1.0), np.full(200, 0.5)]
+    plant = SimulatedPlant(Network("join", operators, batch_rows=1), arrivals, GOLD, 0.5, 5.0)
+    completed = []
+    while plant.observe() is not None:
+        completed.append(plant.totals()["all"].completed)
+    # the right rows take until 2.5 s and meet an empty window; then every left row meets all 200 of them
+    assert completed[:4] == [0, 0, 0, 0]
+    assert completed[-1] == 200
+
+
+def test_the_selectivity_of_a_join_is_measured_not_specified() -> None:
+    """Its output depends on its windows: the cost of a row is known only after rows have met."""
+    operators = (
+        Operator("left", Kind.SOURCE, 1e-6),
+        Operator("right", Kind.SOURCE, 1e-6),
+        Operator("join", Kind.JOIN, 1e-6, 0.05, ("left", "right"), window_s=1.0),
+        Operator("out", Kind.OUTPUT, 1e-4, inputs=("join",)),
+    )
+    plant = SimulatedPlant(Network("join", operators), [steady(100.0, 10.0)] * 2, GOLD, 1.0, 10.0)
+    last = run_to_end(plant)[-1]
+    # a row meets a hundred others, of which five match
+    assert last.cost_per_row_s == pytest.approx(2e-6 + 5 * 1e-4, rel=0.1)
+
+
 def test_a_shared_operator_feeds_every_reader() -> None:
     operators = (
         Operator("in", Kind.SOURCE, 1e-4),
@@ -567,6 +598,20 @@ def test_a_limit_is_shared_by_the_sources_in_proportion_to_what_waits() -> None:
     completed = [plant.totals()[label].completed for label in "abc"]
     assert sum(completed) == 110
     assert completed == pytest.approx([66, 22, 22], abs=3)
+
+
+def test_rows_that_are_shed_take_no_share_of_a_limit() -> None:
+    operators = (
+        Operator("a.in", Kind.SOURCE, 1e-3),
+        Operator("a.out", Kind.OUTPUT, 1e-3, inputs=("a.in",)),
+        Operator("b.in", Kind.SOURCE, 1e-3),
+        Operator("b.out", Kind.OUTPUT, 1e-3, inputs=("b.in",)),
+    )
+    arrivals = [np.full(900, 0.1), np.full(100, 0.8)]
+    plant = SimulatedPlant(Network("two", operators), arrivals, GOLD, 1.0, 4.0, grants=True)
+    assert plant.observe() is not None
+    plant.apply(Decision(1, 1.0, "scripted", grant=Grant(1.0, 0.5, 1.0, limit_rows=50.0)))
+    assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (50, 900, 50)
 
 
 def test_the_waiting_rows_are_told_by_arrival_time() -> None:

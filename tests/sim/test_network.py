@@ -38,25 +38,25 @@ OUTPUT = Operator("out", Kind.OUTPUT, 1e-3, inputs=("in",))
         ),
         pytest.param(
             {"kind": Kind.OUTPUT, "selectivity": 0.5},
-            "operator x: an? output passes every tuple on; got selectivity 0.5; hint: put a select behind",
+            "operator x: kind output passes every tuple on; got selectivity 0.5; hint: put a select behind",
             id="an_output_that_filters",
         ),
         pytest.param(
             {"kind": Kind.SOURCE, "selectivity": 0.5, "inputs": ()},
-            "operator x: a source passes every tuple on; got selectivity 0.5",
+            "operator x: kind source passes every tuple on; got selectivity 0.5",
             id="a_source_that_filters",
         ),
         pytest.param(
             {"inputs": ()},
-            "operator x: an? operator has 1 inputs?; got 0; hint: name the upstream operators in `inputs`",
+            "operator x: kind operator has 1 inputs; got 0; hint: name the upstream operators in `inputs`",
             id="an_operator_without_input",
         ),
         pytest.param(
-            {"kind": Kind.SOURCE}, "operator x: a source has 0 inputs; got 1", id="a_source_with_an_input"
+            {"kind": Kind.SOURCE}, "operator x: kind source has 0 inputs; got 1", id="a_source_with_an_input"
         ),
         pytest.param(
             {"kind": Kind.JOIN, "window_s": 1.0},
-            "operator x: a join has 2 inputs; got 1",
+            "operator x: kind join has 2 inputs; got 1",
             id="a_join_of_one",
         ),
         pytest.param(
@@ -78,7 +78,7 @@ def test_an_operator_that_breaks_a_rule_is_rejected(settings: dict[str, Any], me
     [
         pytest.param(
             (SOURCE, SOURCE, OUTPUT),
-            "operator names must differ; got 'in'; hint: rename one of the operators",
+            "operator names must differ; got 'in'; hint: rename one of them",
             id="a_name_twice",
         ),
         pytest.param(

@@ -85,6 +85,17 @@ class SimulatedPlant:
                 len(arrivals_s),
                 "repeat the array for sources that share a pattern",
             )
+        for times_s in arrivals_s:
+            if times_s.size and not (
+                times_s[0] >= 0 and np.isfinite(times_s[-1]) and (np.diff(times_s) >= 0).all()
+            ):
+                raise InvalidInputError(
+                    "arrival times are sorted, finite and not negative",
+                    f"{times_s[0]:g} to {times_s[-1]:g} s",
+                    "sort them; penstock.sim.traces.read_trace does and says which line is wrong",
+                )
+        for _, target_s in targets:
+            require_positive("delay target", target_s, "give it in seconds")
         require_positive("period", period_s, "a quarter of the delay target is a good start")
         require_positive("run length", run_s, "in seconds of virtual time")
         self.network, self.cls, self.period_s, self.run_s = network, cls, period_s, run_s
@@ -285,7 +296,8 @@ class SimulatedPlant:
         s = self._state
         cut_s = min(grant.cut_s, float(s.clock[kernel.CLOCK_NOW]))
         until = np.array(self._arrived(cut_s))
-        eligible = np.maximum(until - s.next_row, 0)
+        in_time = np.array(self._arrived(np.nextafter(grant.shed_before_s, -np.inf)))
+        eligible = np.maximum(until - np.maximum(s.next_row, in_time), 0)
         limits = np.full(until.size, np.inf)
         if grant.limit_rows is not None and eligible.sum() > 0:
             limits = self._shares(eligible * (grant.limit_rows / eligible.sum()))

@@ -57,14 +57,14 @@ class Operator:
             )
         if self.selectivity != 1.0 and self.kind in (Kind.SOURCE, Kind.OUTPUT):
             raise InvalidInputError(
-                f"operator {self.name}: a {self.kind.name.lower()} passes every tuple on",
+                f"operator {self.name}: kind {self.kind.name.lower()} passes every tuple on",
                 f"selectivity {self.selectivity:g}",
                 "put a select behind the source",
             )
         expected = {Kind.SOURCE: 0, Kind.JOIN: 2}.get(self.kind, 1)
         if len(self.inputs) != expected:
             raise InvalidInputError(
-                f"operator {self.name}: a {self.kind.name.lower()} has {expected} inputs",
+                f"operator {self.name}: kind {self.kind.name.lower()} has {expected} inputs",
                 len(self.inputs),
                 "name the upstream operators in `inputs`",
             )

@@ -93,8 +93,11 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
         state = self.state
         state.keep_fraction = observation.keep_fraction
         delay_s, previous_s = self._monitor(observation)
-        if observation.cost_per_row_s is None or delay_s.size == 0:
+        if observation.cost_per_row_s is None:
             return wait_for_cost(observation, state.capacity)
+        if delay_s.size == 0 and observation.offered_rows + observation.waiting_rows > 0:
+            keep, reason = state.keep_fraction, "no row came out: nothing to compare the load with"
+            return Decision(observation.id, keep, reason, headroom=state.capacity)
         load, target_s = observation.admitted_load, observation.delay_target_s
         load_state = self._load_state(delay_s, target_s)
         readmissions, extra_drops = state.readmissions_in_a_row, state.extra_drops_in_a_row
@@ -119,8 +122,9 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
                 state.extra_drops_in_a_row = extra_drops + 1
                 self._drop(_percent(state.extra_drops_in_a_row))
                 action = "lower capacity, shed a little more"
-        elif shedding and load > 0:
-            self._readmit((state.capacity - load) / load)
+        elif shedding:
+            # with nothing admitted there is no load to compare: a silent stream may come back in full
+            self._readmit((state.capacity - load) / load if load > 0 else math.inf)
             action = "re-admit the free capacity"
         reason = f"{load_state.value}: load {load:.3f}, capacity {state.capacity:.3f}: {action}"
         keep = state.keep_fraction
@@ -166,7 +170,9 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
 
     def _readmit(self, fraction: float) -> None:
         step = max(self.config.smallest_step, fraction)
-        self.state.keep_fraction = self.clamp_keep(self.state.keep_fraction * (1.0 + step))
+        # at least one step in absolute terms, or a keep fraction of zero would never recover
+        keep = max(self.state.keep_fraction, self.config.smallest_step)
+        self.state.keep_fraction = self.clamp_keep(keep * (1.0 + step))
 
 
 def _percent(times_in_a_row: int) -> float:

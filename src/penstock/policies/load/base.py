@@ -100,19 +100,22 @@ class Manager(Generic[ConfigT, StateT]):
         return min(1.0, max(1.0 - self.config.max_drop_fraction, keep_fraction))
 
 
-def keep_for_allowance(entry_s: float, keep_fraction: float, offered_s: float, allowed_s: float) -> float:
+def keep_for_allowance(observation: Observation, offered_s: float, allowed_s: float) -> float:
     """The keep fraction that lets `allowed_s` of new load in on top of what is already queued at the entry.
 
     Rows at the entry are decided when they are read, so a keep fraction acts on those that wait as well
-    as on those to come. It must therefore keep of both together what was to be kept of the waiting
-    ones (`entry_s`, counted x the keep fraction in force) and what may come in:
+    as on those to come. Of both together it must keep what was to be kept of the waiting ones and what
+    may come in, all in CPU seconds:
 
-        keep = (entry_s + allowed_s) / (entry_s / keep_fraction + offered_s)
+        keep = (keep_fraction * waiting_s + allowed_s) / (waiting_s + offered_s)
 
-    With nothing waiting this is tu2006 eq. 13, alpha = 1 - v / f_in. All in CPU seconds a period.
+    With nothing waiting this is tu2006 eq. 13, alpha = 1 - v / f_in.
     """
-    everything_s = entry_s / keep_fraction + offered_s if keep_fraction > 0 else offered_s
-    return 1.0 if everything_s <= 0 else (entry_s + allowed_s) / everything_s
+    waiting_s = observation.waiting_rows * (observation.cost_per_row_s or 0.0)
+    everything_s = waiting_s + offered_s
+    if everything_s <= 0:
+        return 1.0
+    return (observation.keep_fraction * waiting_s + allowed_s) / everything_s
 
 
 def decide_by_allowance(
@@ -138,10 +141,7 @@ def decide_by_allowance(
         return Decision(observation.id, 1.0, reason, expected, shed_load_s=shed_load_s, headroom=headroom)
     cost_s = observation.cost_per_row_s or 0.0
     keep = keep_for_allowance(
-        observation.waiting_rows * observation.keep_fraction * cost_s,
-        observation.keep_fraction,
-        observation.offered_rows * cost_s,
-        allowed_per_s * observation.period_s * cost_s,
+        observation, observation.offered_rows * cost_s, allowed_per_s * observation.period_s * cost_s
     )
     keep = manager.clamp_keep(keep)
     return Decision(observation.id, keep, reason, expected, headroom=headroom)

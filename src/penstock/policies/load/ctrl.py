@@ -38,7 +38,7 @@ class CtrlConfig(HeadroomConfig):
 class CtrlState:
     inside_rows: float = 0.0
     last_error_s: float = 0.0
-    last_u_per_s: float = 0.0
+    last_u_rows: float = 0.0
 
 
 class CtrlManager(Manager[CtrlConfig, CtrlState]):
@@ -46,8 +46,10 @@ class CtrlManager(Manager[CtrlConfig, CtrlState]):
 
         estimated_s = (queue_rows + 1) * cost / headroom                                      (eq. 11)
         error_s     = delay_target_s - estimated_s
-        u_per_s     = headroom / (cost * period_s) * [b0 error_s + b1 last_error_s] - a * last_u  (eq. 10)
-        allowed_per_s = u_per_s + departed_per_s
+        u_rows      = headroom / cost * [b0 error_s + b1 last_error_s] - a * last_u_rows      (eq. 10 x T)
+        allowed_per_s = (u_rows + departed_rows) / period_s
+
+    (Rows, where the paper has a rate: then a period cut short does not blow up what is remembered.)
 
     The queue is virtual: rows in minus tuples out. With shared operators that count is wrong and CTRL
     does not see the overload; with a wrong headroom it settles at target * headroom / true headroom.
@@ -65,12 +67,10 @@ class CtrlManager(Manager[CtrlConfig, CtrlState]):
         rows_per_s = headroom / observation.cost_per_row_s
         estimated_s = (queue_rows + 1) / rows_per_s
         error_s = observation.delay_target_s - estimated_s
-        per_period = rows_per_s / observation.period_s
-        u_per_s = (
-            per_period * (gains.b0 * error_s + gains.b1 * state.last_error_s) - gains.a * state.last_u_per_s
-        )
-        allowed_per_s = u_per_s + observation.departed_rows / observation.period_s
-        state.last_error_s, state.last_u_per_s = error_s, u_per_s
+        correction_s = gains.b0 * error_s + gains.b1 * state.last_error_s
+        u_rows = rows_per_s * correction_s - gains.a * state.last_u_rows
+        allowed_per_s = (u_rows + observation.departed_rows) / observation.period_s
+        state.last_error_s, state.last_u_rows = error_s, u_rows
         reason = describe_estimate(estimated_s, observation, f"{queue_rows:.0f} rows queued")
         return decide_by_allowance(
             self,

@@ -141,7 +141,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
             cut_s = max(float(arrival_s[last]), hopeless_s)
             return Grant(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
         if self.config.victims == "uniform":
-            return Grant(must_s, hopeless_s, self.clamp_keep(room / must)), room
+            keep = self.clamp_keep(room / must)
+            return Grant(must_s, hopeless_s, keep), keep * must
         first_kept = int(np.searchsorted(upto, lost + must - room, side="left"))
         return Grant(must_s, float(arrival_s[min(first_kept, arrival_s.size - 1)]), 1.0), room
 

@@ -46,5 +46,5 @@ def from_busy_time(
     measured = clamp_headroom(work_s / busy_s)
     if headroom is None:
         return measured
-    weight = (busy_s / period_s) * (1.0 - math.exp(-period_s / memory_s))
+    weight = min(1.0, busy_s / period_s) * (1.0 - math.exp(-period_s / memory_s))
     return headroom + weight * (measured - headroom)

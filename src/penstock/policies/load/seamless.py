@@ -82,8 +82,7 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
         state.last_error_s, state.last_u_s = error_s, u_s
         allowed_s = u_s + headroom * observation.period_s
         offered_s = observation.offered_load * observation.period_s
-        entry_s = observation.queued_load_s - observation.network_load_s
-        keep = self.clamp_keep(keep_for_allowance(entry_s, observation.keep_fraction, offered_s, allowed_s))
+        keep = self.clamp_keep(keep_for_allowance(observation, offered_s, allowed_s))
         reason = describe_estimate(estimated_s, observation, f"headroom {headroom:.3f}")
         expected = Expected(observation.delay_target_s, keep * observation.offered_rows)
         return Decision(observation.id, keep, reason, expected, headroom=headroom)
