@@ -37,10 +37,13 @@ def observation(**overrides: Any) -> Observation:
 
 
 class ManualClock:
-    """Time that passes when told to."""
+    """Time that passes when told to; called like `time.time`."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
 
     def advance(self, by_s: float) -> float:
         """Lets time pass; returns the new time."""

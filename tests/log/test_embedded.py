@@ -1,0 +1,297 @@
+"""The embedded stream log: what is appended is read back, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import AppendKey
+from penstock.log.writer import LogConfig, key_buckets
+from penstock.testing import ManualClock
+
+SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.float64())])
+SMALL = LogConfig(segment_rows=4, file_bytes=2000)
+
+
+def rows(*values: float) -> pa.RecordBatch:
+    return pa.record_batch([[f"s{int(v) % 3}" for v in values], list(map(float, values))], schema=SCHEMA)
+
+
+def values_in(log: EmbeddedLog, partition: int = 0, start: int = 0) -> list[float]:
+    segments = log.headers(partition, start, log.end(partition))
+    return [v for s in segments for v in log.read(s).column("value").to_pylist()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    return EmbeddedLog.create(tmp_path / "readings", SCHEMA, SMALL, clock=ManualClock(100.0))
+
+
+def test_rows_are_read_back_in_order_with_their_arrival(log: EmbeddedLog) -> None:
+    assert log.append(rows(1, 2, 3)) == 3
+    assert log.append(rows(*range(4, 14))) == 13
+    assert values_in(log) == [float(v) for v in range(1, 14)]
+    first = log.read(log.headers(0, 0, 1)[0])
+    assert first.column("_arrival").to_pylist() == [100_000_000] * 3
+    assert first.schema.names == ["sensor", "value", "_arrival"]
+
+
+def test_headers_tell_positions_and_arrivals_without_reading_rows(log: EmbeddedLog) -> None:
+    log.append(rows(*range(6)), arrival_us=np.array([1, 2, 3, 4, 5, 9]) * 1_000_000)
+    one, two = log.headers(0, 0, 6)
+    assert (one.first_position, one.rows, one.end_position) == (0, 4, 4)
+    assert (two.arrival_min_us, two.arrival_max_us, two.arrival_mean_us) == (5_000_000, 9_000_000, 7e6)
+    assert [s.first_position for s in log.headers(0, 3, 4)] == [0]
+    assert [s.first_position for s in log.headers(0, 4, 5)] == [4]
+    assert log.headers(0, 6, 9) == []
+
+
+def test_a_repeated_batch_is_appended_once(log: EmbeddedLog) -> None:
+    key = AppendKey("job", 7)
+    assert log.append(rows(1, 2), key=key) == 2
+    assert log.append(rows(1, 2), key=key) == 2
+    assert log.append(rows(3), key=AppendKey("job", 6)) == 2
+    assert log.append(rows(3), key=AppendKey("other", 0)) == 3
+    log.close()
+    again = EmbeddedLog(log.directory)
+    assert again.append(rows(1, 2), key=key) == 3
+    assert again.append(rows(4), key=AppendKey("job", 8)) == 4
+
+
+def test_arrival_never_goes_back_even_if_the_clock_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(50.0)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, clock=clock)
+    log.append(rows(1))
+    log.append(rows(2), arrival_us=np.array([20_000_000]))
+    log.clock = lambda: 40.0
+    log.append(rows(3))
+    assert [s.arrival_min_us for s in log.headers(0, 0, 3)] == [50_000_000] * 3
+    assert "clock went back by 10000000 us" in caplog.text
+
+
+def test_keys_are_counted_by_bucket_in_the_header(tmp_path: Path) -> None:
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="sensor", key_buckets=8))
+    log.append(rows(*range(9)))
+    counts = log.headers(0, 0, 9)[0].key_counts
+    buckets = key_buckets(log.read(log.headers(0, 0, 9)[0]).column("sensor"), 8)
+    assert sum(counts) == 9
+    assert list(counts) == np.bincount(buckets, minlength=8).tolist()
+
+
+def test_partitions_are_independent(tmp_path: Path) -> None:
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(partitions=2))
+    log.append(rows(1), partition=0)
+    log.append(rows(2, 3), partition=1)
+    assert (log.end(0), log.end(1)) == (1, 2)
+    assert values_in(log, 1) == [2.0, 3.0]
+    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got 2"):
+        log.end(2)
+
+
+def test_a_reader_follows_a_writer_in_another_object(log: EmbeddedLog) -> None:
+    reader = EmbeddedLog(log.directory)
+    assert reader.end() == 0
+    for v in range(20):
+        log.append(rows(v))
+        assert reader.end() == v + 1
+    assert values_in(reader) == [float(v) for v in range(20)]
+
+
+def test_trimming_forgets_whole_files_and_says_so_to_a_late_reader(log: EmbeddedLog) -> None:
+    for v in range(40):
+        log.append(rows(v))
+    old = log.headers(0, 0, 1)[0]
+    first = log.trim(0, 30)
+    assert 0 < first <= 30
+    assert log.start() == first
+    assert values_in(log, start=first)[0] == float(first)
+    assert EmbeddedLog(log.directory).start() == first
+    with pytest.raises(InvalidInputError, match="still there; got readings, partition 0, position 0"):
+        log.read(old)
+    assert log.trim(0, 5) == first
+    assert log.append(rows(99)) == 41
+
+
+def test_a_deleted_data_file_is_named(log: EmbeddedLog) -> None:
+    log.append(rows(1))
+    next(log.directory.glob("p0000/*.data")).unlink()
+    with pytest.raises(InvalidInputError, match=r"0\.data is missing"):
+        log.read(log.headers(0, 0, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        pytest.param({"sensor": ["a"]}, r"missing \['value'\]", id="a_missing_column"),
+        pytest.param({"sensor": ["a"], "value": [1.0], "x": [1]}, r"unknown \['x'\]", id="an_unknown_column"),
+        pytest.param({"sensor": ["a"], "value": [1]}, "value is int64, not double", id="another_type"),
+        pytest.param({"value": [1.0], "sensor": ["a"]}, "another order", id="another_order"),
+    ],
+)
+def test_rows_with_other_columns_are_refused_and_nothing_is_appended(
+    log: EmbeddedLog, batch: dict[str, list], said: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        log.append(pa.RecordBatch.from_pydict(batch))
+    assert log.end() == 0
+
+
+def test_a_stream_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="not named as metadata; got '_sic'"):
+        EmbeddedLog.create(tmp_path / "s", pa.schema([("_sic", pa.float64())]))
+    with pytest.raises(InvalidInputError, match="key is a column of the stream; got 'nope'"):
+        EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="nope"))
+    with pytest.raises(InvalidInputError, match="at least one column"):
+        EmbeddedLog.create(tmp_path / "s", pa.schema([]))
+    with pytest.raises(InvalidInputError, match="partitions must be at least 1"):
+        LogConfig(partitions=0)
+    with pytest.raises(InvalidInputError, match="no stream at 'nothing'"):
+        EmbeddedLog(tmp_path / "nothing")
+    EmbeddedLog.create(tmp_path / "s", SCHEMA)
+    with pytest.raises(InvalidInputError, match="created once; got 's' exists"):
+        EmbeddedLog.create(tmp_path / "s", SCHEMA)
+    (tmp_path / "s" / "stream.json").write_text('{"format": 9}')
+    with pytest.raises(InvalidInputError, match="format 1; got 9"):
+        EmbeddedLog(tmp_path / "s")
+
+
+def test_a_key_or_a_stamp_that_cannot_be_is_refused(log: EmbeddedLog) -> None:
+    with pytest.raises(InvalidInputError, match="1 to 40 bytes"):
+        AppendKey("x" * 41, 0)
+    with pytest.raises(InvalidInputError, match="0 or more; got -1"):
+        AppendKey("x", -1)
+    with pytest.raises(InvalidInputError, match="one arrival time a row; got 1 for 2 rows"):
+        log.append(rows(1, 2), arrival_us=np.array([1]))
+
+
+def test_a_partition_has_one_writer_process(log: EmbeddedLog) -> None:
+    log.append(rows(1))
+    other = EmbeddedLog(log.directory)
+    with pytest.raises(InvalidInputError, match=f"held by process {os.getpid()}"):
+        other.append(rows(2))
+    log.close()
+    assert other.append(rows(2)) == 2
+
+
+def test_a_full_disk_leaves_nothing_half_written(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(rows(1))
+    monkeypatch.setattr(
+        "penstock.log.writer._flush", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left"))
+    )
+    with pytest.raises(PenstockError, match="No space left on readings; hint: nothing was appended"):
+        log.append(rows(2), key=AppendKey("job", 1))
+    monkeypatch.undo()
+    assert EmbeddedLog(log.directory).end() == 1
+    assert log.append(rows(3), key=AppendKey("job", 1)) == 2
+    assert values_in(log) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 130, 400])
+def test_a_torn_tail_is_cut_off_and_said(
+    log: EmbeddedLog, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append(rows(1, 2))
+    log.append(rows(*range(3, 13)))
+    log.close()
+    index = log.directory / "p0000" / "index"
+    os.truncate(index, index.stat().st_size - cut)
+    again = EmbeddedLog(log.directory)
+    assert again.end() == 2
+    assert again.append(rows(50)) == 3
+    assert values_in(again) == [1.0, 2.0, 50.0]
+    assert "of an unfinished append" in caplog.text
+
+
+def test_data_that_a_power_cut_lost_is_found_out(log: EmbeddedLog) -> None:
+    log.append(rows(1, 2))
+    log.append(rows(3, 4))
+    log.close()
+    data = next(log.directory.glob("p0000/*.data"))
+    os.truncate(data, data.stat().st_size - 8)
+    again = EmbeddedLog(log.directory)
+    assert again.append(rows(50)) == 3
+    assert values_in(again) == [1.0, 2.0, 50.0]
+
+
+@given(
+    batches=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    segment_rows=st.integers(1, 9),
+    file_bytes=st.integers(1, 5000),
+    reopen=st.sets(st.integers(0, 11)),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_every_row_appended_is_there_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[int],
+    segment_rows: int,
+    file_bytes: int,
+    reopen: set[int],
+) -> None:
+    config = LogConfig(segment_rows=segment_rows, file_bytes=file_bytes)
+    log = EmbeddedLog.create(tmp_path_factory.mktemp("log") / "s", SCHEMA, config)
+    written: list[float] = []
+    for i, size in enumerate(batches):
+        values = [float(len(written) + k) for k in range(size)]
+        assert log.append(rows(*values), key=AppendKey("w", i)) == len(written) + size
+        written += values
+        if i in reopen:
+            log.close()
+            log = EmbeddedLog(log.directory)
+            assert log.append(rows(*values), key=AppendKey("w", i)) == len(written)
+    assert values_in(log) == written
+    assert [s.first_position for s in log.headers(0, 0, log.end())] == sorted(
+        {s.first_position for s in log.headers(0, 0, log.end())}
+    )
+
+
+APPEND_FOREVER = """
+import sys, pyarrow as pa
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import AppendKey
+log = EmbeddedLog(sys.argv[1])
+batch = int(sys.argv[2])
+while True:
+    first = batch * 10
+    rows = pa.record_batch([["k"] * 10, [float(first + i) for i in range(10)]], schema=log.user_schema)
+    log.append(rows, key=AppendKey("w", batch))
+    batch += 1
+    print(batch, flush=True)
+"""
+
+
+def test_a_writer_killed_at_random_moments_loses_and_repeats_nothing_it_confirmed(tmp_path: Path) -> None:
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(segment_rows=3, file_bytes=20_000))
+    confirmed = 0
+    for kill in range(6):
+        # starts one batch before the last confirmed one: the repeat must be a no-op
+        process = subprocess.Popen(
+            [sys.executable, "-c", APPEND_FOREVER, str(log.directory), str(max(0, confirmed - 1))],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        for _ in range(5 + 17 * kill):
+            confirmed = max(confirmed, int(process.stdout.readline()))
+        process.send_signal(signal.SIGKILL)
+        confirmed = max([confirmed, *(int(line) for line in process.stdout.read().split())])
+        process.wait()
+        process.stdout.close()
+    with EmbeddedLog(log.directory) as after:
+        after.append(rows(-1))
+        found = values_in(after)[:-1]
+    assert len(found) >= confirmed * 10
+    assert found == [float(v) for v in range(len(found))]
