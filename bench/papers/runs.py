@@ -156,4 +156,5 @@ def save_plot(
 ) -> None:
     """Delay, shedding and input over time of several managers, where plots are wanted."""
     if plots is not None:
-        plot_timelines({k: o.timeline for k, o in outcomes.items()}, target_s, plots / f"{name}.png")
+        timelines = {manager: outcome.timeline for manager, outcome in outcomes.items()}
+        plot_timelines(timelines, target_s, plots / f"{name}.png", title=name.replace("-", "/", 1))

@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.cli.bench import bench_app
 from penstock.cli.calibrate import calibrate_command
 from penstock.cli.demo import demo_command
+from penstock.cli.log import log_app
 from penstock.cli.replay import replay_command
 from penstock.cli.simulate import EPILOG, simulate_command
 from penstock.errors import PenstockError
@@ -50,6 +51,7 @@ app.command("simulate", epilog=EPILOG)(simulate_command)
 app.command("replay")(replay_command)
 app.command("calibrate")(calibrate_command)
 app.add_typer(bench_app, name="bench")
+app.add_typer(log_app, name="log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.control.replay import ReplayResult, rebuild_manager, replay
 from penstock.control.rundir import dump_json, encode_decision, read_run
 
@@ -19,7 +21,10 @@ def replay_command(
     manager: Annotated[
         str | None, typer.Option(help="Another manager, with its defaults; without it the recorded one.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
+    json: Annotated[
+        str | None, typer.Option(help="Write the comparison as JSON; - for standard output.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
     """Replay a recorded run and compare the decisions.
 
@@ -27,11 +32,12 @@ def replay_command(
 
     Another manager sees the recorded observations, not what its own decisions would have led to.
     """
+    claim_output(json, force)
     recorded = read_run(run)
     replayed = rebuild_manager(recorded.config, manager)
     result = replay(recorded, replayed)
     summary = _summary(result)
-    console = Console()
+    console = Console(stderr=json == STDOUT)
     names = f"{recorded.config.get('manager', 'unknown')} -> {replayed.name}"
     table = Table(title=escape(f"{run.name}: {names}"), show_header=False)
     for name, value in summary.items():
@@ -49,8 +55,7 @@ def replay_command(
     if json is not None:
         details = {"run": str(run), "recorded_manager": recorded.config.get("manager")}
         details |= {"replayed_manager": replayed.name, "truncated": recorded.truncated}
-        json.parent.mkdir(parents=True, exist_ok=True)
-        json.write_text(dump_json(details | summary | _first_difference(result), indent=2) + "\n")
+        write_json(json, loads(dump_json(details | summary | _first_difference(result))))
     if manager is None and result.identical < result.total:
         raise typer.Exit(1)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidInputError
+from penstock.log.files import replace_text
 from penstock.log.index import Index, to_segment
 from penstock.log.protocol import ARRIVAL, RESERVED_COLUMNS, AppendKey, Segment
 from penstock.log.writer import Fsync, LogConfig, Writer
@@ -71,7 +71,7 @@ class EmbeddedLog:
             "config": {name: getattr(config, name) for name in LogConfig.__slots__},
             "schema": base64.b64encode(stored.serialize().to_pybytes()).decode(),
         }
-        _replace(directory / "stream.json", json.dumps(about, indent=2))
+        replace_text(directory / "stream.json", json.dumps(about, indent=2))
         return cls(directory, **options)  # type: ignore[arg-type]
 
     @property
@@ -143,7 +143,7 @@ class EmbeddedLog:
         keep_from = max((first for first in files if first <= before), default=0)
         first_left = max(keep_from, self.start(partition))
         if first_left > self.start(partition):
-            _replace(self._folder(partition) / "trimmed", str(first_left))  # said first, then done
+            replace_text(self._folder(partition) / "trimmed", str(first_left))  # said first, then done
         for first in files:
             if first < first_left:
                 self._maps.pop((partition, first), None)
@@ -234,13 +234,3 @@ def _check_columns(got: pa.Schema, wanted: pa.Schema, stream: str) -> None:
         "; ".join(parts) or "another order or nullability",
         "cast or select them; nothing was appended",
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a small file whole or not at all."""
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -1,0 +1,87 @@
+"""`penstock log`: what streams there are, who reads them, and forgetting a reader that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.errors import InvalidInputError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.readers import ReaderRegistry
+
+log_app = typer.Typer(help="Look into a stream log: streams, readers; forget a reader.", no_args_is_help=True)
+
+StreamArgument = Annotated[Path, typer.Argument(metavar="STREAM", help="A stream's directory.")]
+JsonOption = Annotated[str | None, typer.Option(help="Write the same as JSON; - for standard output.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")]
+
+
+@log_app.command("streams")
+def streams_command(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="The directory that holds the streams.")],
+    json: JsonOption = None,
+    force: ForceOption = False,
+) -> None:
+    """List the streams of a log: partitions, rows kept, bytes on disk, readers."""
+    claim_output(json, force)
+    if not root.is_dir():
+        raise InvalidInputError(
+            "a log is a directory of streams", root, "give the directory the streams lie in"
+        )
+    found = []
+    for path in sorted(root.glob("*/stream.json")):
+        log = EmbeddedLog(path.parent)
+        found.append(
+            {
+                "stream": path.parent.name,
+                "partitions": log.partitions,
+                "rows": sum(log.end(p) - log.start(p) for p in range(log.partitions)),
+                "bytes": sum(file.stat().st_size for file in path.parent.glob("p*/*.data")),
+                "readers": len(ReaderRegistry(log).readers()),
+            }
+        )
+    _show(found, ("stream", "partitions", "rows", "bytes", "readers"), json)
+
+
+@log_app.command("readers")
+def readers_command(stream: StreamArgument, json: JsonOption = None, force: ForceOption = False) -> None:
+    """List a stream's readers: how far each is, how far behind, and what it keeps from being trimmed."""
+    claim_output(json, force)
+    log = EmbeddedLog(stream)
+    found = [
+        {
+            "reader": reader.name,
+            "partition": partition,
+            "position": reader.positions.get(partition, 0),
+            "behind": log.end(partition) - reader.positions.get(partition, 0),
+            "keeps_from": reader.needs_from(partition),
+            "seen_s": reader.seen_s,
+        }
+        for reader in ReaderRegistry(log).readers()
+        for partition in range(log.partitions)
+    ]
+    _show(found, ("reader", "partition", "position", "behind", "keeps_from", "seen_s"), json)
+
+
+@log_app.command("forget")
+def forget_command(
+    stream: StreamArgument,
+    reader: Annotated[str, typer.Argument(help="The reader's name, as in penstock log readers.")],
+) -> None:
+    """Forget a reader that will not come back; rows that only it needed go at the next trim."""
+    ReaderRegistry(EmbeddedLog(stream)).forget(reader)
+    print(f"forgot {reader} of {stream.name}")
+
+
+def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:
+    table = Table(*columns)
+    for row in found:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console(stderr=json == STDOUT).print(table if found else "none")
+    if json is not None:
+        write_json(json, found)

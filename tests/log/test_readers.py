@@ -1,0 +1,78 @@
+"""The registry of readers: durable progress, and retention that follows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.readers import ReaderRegistry
+from penstock.log.writer import LogConfig
+from penstock.testing import ManualClock
+
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    config = LogConfig(partitions=2, segment_rows=1, file_bytes=1)
+    log = EmbeddedLog.create(tmp_path / "readings", SCHEMA, config, clock=ManualClock(5.0))
+    for partition in (0, 1):
+        for value in range(10):
+            log.append(pa.record_batch([[value]], schema=SCHEMA), partition)
+    return log
+
+
+def test_progress_is_durable_and_never_goes_back(log: EmbeddedLog) -> None:
+    registry = ReaderRegistry(log)
+    registry.advance("fraud", {0: 4})
+    registry.advance("fraud", {0: 3, 1: 2})
+    (reader,) = ReaderRegistry(EmbeddedLog(log.directory)).readers()
+    assert (reader.name, dict(reader.positions), reader.seen_s) == ("fraud", {0: 4, 1: 2}, 5.0)
+
+
+def test_rows_go_when_every_reader_is_past_them(log: EmbeddedLog) -> None:
+    registry = ReaderRegistry(log)
+    registry.advance("fast", {0: 9, 1: 9})
+    registry.advance("slow", {0: 3})
+    assert registry.trim() == {0: 3, 1: 0}
+    registry.advance("slow", {0: 6, 1: 6})
+    assert registry.trim() == {0: 6, 1: 6}
+    assert [s.first_position for s in log.headers(0, log.start(0), log.end(0))] == [6, 7, 8, 9]
+
+
+def test_a_pin_keeps_rows_that_the_reader_is_past(log: EmbeddedLog) -> None:
+    registry = ReaderRegistry(log)
+    registry.advance("lane", {0: 8, 1: 8}, pinned={0: 2})
+    assert registry.trim() == {0: 2, 1: 8}
+    registry.advance("lane", {0: 9})
+    assert registry.trim()[0] == 2
+    registry.advance("lane", {}, pinned={})
+    assert registry.trim()[0] == 9
+
+
+def test_without_a_reader_nothing_is_trimmed(log: EmbeddedLog) -> None:
+    assert ReaderRegistry(log).trim() == {0: 0, 1: 0}
+
+
+def test_a_reader_that_is_forgotten_holds_nothing_back(log: EmbeddedLog) -> None:
+    registry = ReaderRegistry(log)
+    registry.advance("gone", {0: 0})
+    registry.advance("here", {0: 7, 1: 7})
+    assert registry.trim()[0] == 0
+    registry.forget("gone")
+    assert registry.trim()[0] == 7
+    with pytest.raises(UnknownNameError, match="did you mean 'here'"):
+        registry.forget("her")
+
+
+def test_names_and_partitions_that_cannot_be_are_refused(log: EmbeddedLog) -> None:
+    registry = ReaderRegistry(log)
+    with pytest.raises(InvalidInputError, match="a reader's name"):
+        registry.advance("../elsewhere", {0: 0})
+    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got 2"):
+        registry.advance("ok", {2: 0})
+    assert registry.readers() == []
