@@ -11,9 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.calibrate import calibrate_command
+from penstock.control.cycle import Cycle
 from penstock.control.identify import PassiveManager, delay_series, identify, keep_everything, verify
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.model import DelayStats, Observation, QueryClass
+from penstock.policies.load import manager_config
 from penstock.sim import networks, workloads
 from penstock.sim.engine import Machine, SimulatedPlant
 from penstock.sim.network import Network
@@ -55,6 +57,18 @@ def test_the_fit_depends_little_on_how_high_the_overload_is(factor: float) -> No
     network = networks.qn_flat()
     found = identify(run(network, overload(network, 0.97, factor), 0.97))
     assert found.headroom == pytest.approx(0.97, rel=0.03)
+
+
+def test_with_ctrl_in_the_loop_the_fit_is_what_dropping_leaves_of_the_headroom() -> None:
+    """The 0.966 that the pham2016 benches tell a tuned CTRL."""
+    network, arrivals = networks.qn_flat(), workloads.s_c()
+    machine = Machine(headroom=((0.0, networks.PHAM_HEADROOM),))
+    plant = SimulatedPlant(network, [arrivals.times_s], QueryClass("q"), 0.5, 200.0, machine, seed=1)
+    seen: list[Observation] = []
+    Cycle(plant, manager_config("ctrl", headroom=0.966).build()).run(
+        lambda step: seen.append(step.observation)
+    )
+    assert identify(seen).headroom == pytest.approx(0.966, abs=0.005)
 
 
 def test_where_rows_leave_several_times_the_queued_load_is_used() -> None:

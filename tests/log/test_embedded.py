@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.protocol import AppendKey
 from penstock.log.writer import LogConfig, key_buckets
@@ -187,17 +186,44 @@ def test_a_partition_has_one_writer_process(log: EmbeddedLog) -> None:
     assert other.append(rows(2)) == 2
 
 
-def test_a_full_disk_leaves_nothing_half_written(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.append(rows(1))
-    monkeypatch.setattr(
-        "penstock.log.writer._flush", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left"))
+APPEND_TO_A_FULL_DISK = """
+import resource, sys, pyarrow as pa
+from penstock.errors import PenstockError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import AppendKey
+log = EmbeddedLog(sys.argv[1])
+def rows(count):
+    values = [float(i) for i in range(count)]
+    return pa.record_batch([["k"] * count, values], schema=log.user_schema)
+log.append(rows(1))
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), hard))
+try:
+    log.append(rows(3000), key=AppendKey("job", 1))
+except PenstockError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(log.end(), EmbeddedLog(sys.argv[1]).end(), log.append(rows(2), key=AppendKey("job", 1)))
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [1_000, 5_000, 60_000])
+def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, limit_bytes: int) -> None:
+    """A limit on file sizes makes real writes fail in the middle, in the data file or in the index."""
+    log = EmbeddedLog.create(tmp_path / "readings", SCHEMA, LogConfig(segment_rows=4, file_bytes=10_000_000))
+    ran = subprocess.run(
+        [sys.executable, "-c", APPEND_TO_A_FULL_DISK, str(log.directory), str(limit_bytes)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    with pytest.raises(PenstockError, match="No space left on readings; hint: nothing was appended"):
-        log.append(rows(2), key=AppendKey("job", 1))
-    monkeypatch.undo()
-    assert EmbeddedLog(log.directory).end() == 1
-    assert log.append(rows(3), key=AppendKey("job", 1)) == 2
-    assert values_in(log) == [1.0, 3.0]
+    said, ends = ran.stdout.splitlines()
+    assert said == (
+        "an append is written whole; got File too large on readings; "
+        "hint: nothing was appended, free some space and try again"
+    )
+    assert ends == "1 1 3"
+    assert values_in(log) == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("cut", [1, 40, 130, 400])

@@ -7,6 +7,7 @@ import logging
 import os
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -127,8 +128,9 @@ class Writer:
         _flush(self._index, fsync)
 
     def _undo(self, data_size: int, index_size: int) -> None:
-        self._data.close()
-        self._index.close()
+        for file in (self._data, self._index):
+            with suppress(OSError):  # closing writes what is still buffered: on a full disk that fails again
+                file.close()
         os.truncate(self.index.path, index_size)
         os.truncate(self._data_path(), data_size)
         self._data = open(self._data_path(), "ab")  # noqa: SIM115

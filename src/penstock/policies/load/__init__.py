@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.errors import UnknownNameError
 from penstock.policies.load.aloma import AlomaConfig
 from penstock.policies.load.aurora import AuroraConfig
 from penstock.policies.load.base import Manager, ManagerConfig
@@ -36,4 +36,4 @@ def manager_config(name: str, **settings: Any) -> Any:
     return config_type(**settings)
 
 
-__all__ = ["LOAD_MANAGERS", "InvalidInputError", "Manager", "ManagerConfig", "manager_config"]
+__all__ = ["LOAD_MANAGERS", "Manager", "ManagerConfig", "manager_config"]
