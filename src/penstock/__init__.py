@@ -1,3 +1,18 @@
 """Penstock: overload management for Spark Structured Streaming."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`penstock.attach` and `penstock.session`, loaded when they are used: most of Penstock needs no Spark."""
+    if name == "attach":
+        from penstock.spark.flow import attach
+
+        return attach
+    if name == "session":
+        from penstock.spark.session import session
+
+        return session
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

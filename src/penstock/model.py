@@ -116,6 +116,23 @@ class WaitingRows:
 NO_ROWS = WaitingRows(np.empty(0), np.empty(0))
 
 
+@dataclass(frozen=True, slots=True)
+class BatchTiming:
+    """How a plant that runs each grant as one micro-batch will spend its time: all rows complete at its end.
+
+    Attributes:
+        fixed_s: What a batch costs whatever it holds.
+        row_s: What each row adds.
+        length_s: The longest that this grant may take.
+        cycle_s: After so long the query's next grant may begin.
+    """
+
+    fixed_s: float
+    row_s: float
+    length_s: float
+    cycle_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
     """What a class's load manager may know at `now_s` about the period that just ended.
@@ -157,6 +174,8 @@ class Observation:
     output_delay_s: FloatArray = field(default_factory=lambda: np.empty(0))
     """Mean delay of each query output in the period; NaN where an output had no row."""
     waiting: WaitingRows = NO_ROWS
+    batch: BatchTiming | None = None
+    """Only from plants that grant micro-batches, once they know what one costs."""
 
     @property
     def offered_rate_per_s(self) -> float:

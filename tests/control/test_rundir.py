@@ -241,7 +241,7 @@ def test_the_configuration_and_the_writers_version_are_read_back(tmp_path: Path)
     recorded = read_run(str(tmp_path / "deep" / "down" / "run"))
     assert recorded.config == CONFIG
     assert recorded.penstock_version == __version__
-    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 2
 
 
 def test_a_report_is_written_once_also_after_the_end(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
-"""`penstock log`: what streams there are, who reads them, and forgetting a reader that is gone."""
+"""`penstock log`: what streams there are, who reads them, forgetting a reader that is gone, serving them."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +14,12 @@ from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.open import load_stream
 from penstock.log.readers import ReaderRegistry
 
-log_app = typer.Typer(help="Look into a stream log: streams, readers; forget a reader.", no_args_is_help=True)
+log_app = typer.Typer(
+    help="Look into a stream log: streams, readers; forget a reader; serve it.", no_args_is_help=True
+)
 
 StreamArgument = Annotated[Path, typer.Argument(metavar="STREAM", help="A stream's directory.")]
 JsonOption = Annotated[str | None, typer.Option(help="Write the same as JSON; - for standard output.")]
@@ -35,13 +40,13 @@ def streams_command(
         )
     found = []
     for path in sorted(root.glob("*/stream.json")):
-        log = EmbeddedLog(path.parent)
+        log = load_stream(path.parent)
         found.append(
             {
                 "stream": path.parent.name,
                 "partitions": log.partitions,
                 "rows": sum(log.end(p) - log.start(p) for p in range(log.partitions)),
-                "bytes": sum(file.stat().st_size for file in path.parent.glob("p*/*.data")),
+                "bytes": sum(file.stat().st_size for file in path.parent.rglob("*.data")),
                 "readers": len(ReaderRegistry(log).readers()),
             }
         )
@@ -52,7 +57,7 @@ def streams_command(
 def readers_command(stream: StreamArgument, json: JsonOption = None, force: ForceOption = False) -> None:
     """List a stream's readers: how far each is, how far behind, and what it keeps from being trimmed."""
     claim_output(json, force)
-    log = EmbeddedLog(stream)
+    log = load_stream(stream)
     found = [
         {
             "reader": reader.name,
@@ -74,8 +79,43 @@ def forget_command(
     reader: Annotated[str, typer.Argument(help="The reader's name, as in penstock log readers.")],
 ) -> None:
     """Forget a reader that will not come back; rows that only it needed go at the next trim."""
-    ReaderRegistry(EmbeddedLog(stream)).forget(reader)
+    ReaderRegistry(load_stream(stream)).forget(reader)
     print(f"forgot {reader} of {stream.name}")
+
+
+@log_app.command("serve")
+def serve_command(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="The directory that holds the streams.")],
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine only with a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that callers must know.")
+    ] = None,
+    fsync: Annotated[
+        str, typer.Option(help="When appends reach the disk: always, interval or never.")
+    ] = "never",
+) -> None:
+    """Serve the streams of a log over Arrow Flight, until Ctrl-C or SIGTERM."""
+    from penstock.log.serve import FlightServer
+
+    token = None if token_file is None else token_file.read_text().strip()
+    if token == "":
+        raise InvalidInputError("a token file holds a token", f"nothing in {token_file}", "write one into it")
+    stop = threading.Event()
+    before = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server = FlightServer(root, host, port, token, fsync)  # type: ignore[arg-type]
+        print(f"serving {root} at {server.address}", flush=True)
+        stop.wait()
+        ended = server.close()
+        print("stopped", flush=True)
+        if not ended:  # the streams are closed; only a caller that keeps its call open is left
+            os._exit(0)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:

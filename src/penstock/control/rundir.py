@@ -25,9 +25,9 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.control.cycle import Step
 from penstock.errors import InvalidInputError
-from penstock.model import Decision, DelayStats, Expected, Grant, Observation, WaitingRows
+from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 
-FORMAT = 1
+FORMAT = 2
 BATCH_ROWS = 64
 
 CONFIG, OBSERVATIONS, DECISIONS, REPORT = (
@@ -67,8 +67,10 @@ OBSERVATION_SCHEMA = pa.schema(
         ),
         *_required("output_delay_s", kind=_FLOATS),
         *_required("waiting", kind=pa.struct(_required("arrival_s", "rows", kind=_FLOATS))),
+        pa.field("batch", pa.struct(_required(*(f.name for f in fields(BatchTiming)), kind=pa.float64()))),
     ]
 )
+_FORMAT_1_SCHEMA = OBSERVATION_SCHEMA.remove(OBSERVATION_SCHEMA.get_field_index("batch"))
 
 
 class RunDirectory:
@@ -246,6 +248,7 @@ def _to_row(observation: Observation) -> dict[str, object]:
     row["output_delay_s"] = observation.output_delay_s.tolist()
     waiting = observation.waiting
     row["waiting"] = {"arrival_s": waiting.arrival_s.tolist(), "rows": waiting.rows.tolist()}
+    row["batch"] = None if observation.batch is None else asdict(observation.batch)
     return row
 
 
@@ -253,6 +256,8 @@ def _from_row(row: dict[str, Any]) -> Observation:
     row["delay"] = DelayStats(**row["delay"])
     row["output_delay_s"] = np.array(row["output_delay_s"], np.float64)
     row["waiting"] = WaitingRows(**{k: np.array(v, np.float64) for k, v in row["waiting"].items()})
+    if row.get("batch") is not None:
+        row["batch"] = BatchTiming(**row["batch"])
     return Observation(**row)
 
 
@@ -314,7 +319,7 @@ def _read_observations(path: Path) -> tuple[list[Observation], bool]:
         if len(content) < OBSERVATION_SCHEMA.serialize().size:
             return [], False  # killed before the first batch
         raise InvalidInputError(f"{path} is an Arrow stream", error, "the file is damaged") from error
-    if not schema.equals(OBSERVATION_SCHEMA):
+    if not (schema.equals(OBSERVATION_SCHEMA) or schema.equals(_FORMAT_1_SCHEMA)):
         raise InvalidInputError(
             f"{path} has the columns of format {FORMAT}", schema.names, "it was written by something else"
         )

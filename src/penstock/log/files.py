@@ -1,16 +1,56 @@
-"""Small files that are written whole or not at all."""
+"""Small files that are written whole or not at all, and locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
     """Replaces a file's content; after a crash it has the old content or the new."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """The same for bytes."""
+    write_beside(path, content).replace(path)
+    sync_directory(path.parent)
+
+
+def write_beside(path: Path, content: bytes) -> Path:
+    """Writes content to a file of its own beside `path`, on disk when this returns."""
+    # named by process and thread: two that replace one file must not take each other's
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    return beside
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock file; waits for whoever holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidInputError
@@ -16,6 +18,8 @@ ARRIVAL = "_arrival"
 
 RESERVED_COLUMNS = (ARRIVAL, "_position", "_seq", "_sic", "_weight")
 """Names of metadata columns; a user's column may not have them."""
+
+WRITER_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,6 @@ class AppendKey:
             raise InvalidInputError("a batch number is 0 or more", self.batch, "count batches from 0")
 
 
-WRITER_BYTES = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Header of a segment: what can be known of its rows without reading them."""
@@ -65,16 +66,76 @@ class Segment:
         return self.first_position + self.rows
 
 
-class StreamLog(Protocol):
-    """One stream. Readers and the writer of a partition may be different processes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class HeaderArrays:
+    """The headers of many segments, an array a field: for planning over thousands of them at once.
+
+    Attributes:
+        key_counts: A row a segment, a column a bucket, where the stream declares a key and it is asked for.
+    """
+
+    first_position: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    arrival_min_us: npt.NDArray[np.int64]
+    arrival_max_us: npt.NDArray[np.int64]
+    arrival_mean_us: npt.NDArray[np.float64]
+    key_counts: npt.NDArray[np.uint32] | None = None
+
+    def __len__(self) -> int:
+        return int(self.rows.size)
+
+
+class ReadableStream(Protocol):
+    """What planning needs of a stream: where rows are and when they came, not the rows."""
 
     @property
     def partitions(self) -> int: ...
 
     @property
-    def schema(self) -> pa.Schema:
-        """Columns of the rows as read: the user's and `_arrival`."""
+    def key_column(self) -> str | None:
+        """The column whose hash groups rows, if the stream declares one."""
         ...
+
+    @property
+    def key_buckets(self) -> int: ...
+
+    def start(self, partition: int = 0) -> int:
+        """The first position that has not been trimmed."""
+        ...
+
+    def end(self, partition: int = 0) -> int:
+        """The position after the last row."""
+        ...
+
+    def position_at(self, partition: int, arrival_us: int) -> int:
+        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        ...
+
+    def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
+        """Headers of the segments that hold rows in [start, end); without `keys` no counts by key bucket."""
+        ...
+
+
+class StreamLog(ReadableStream, Protocol):
+    """One stream. Readers and the writer of a partition may be different processes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def directory(self) -> Path:
+        """Where it lies; an error if that is another machine."""
+        ...
+
+    def clock(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    schema: pa.Schema
+    """Columns of the rows as read: the user's and `_arrival`."""
+
+    user_schema: pa.Schema
+    """Columns of the rows as appended."""
 
     def append(
         self,
@@ -86,12 +147,12 @@ class StreamLog(Protocol):
         """Appends rows, all or none; returns the partition's end. With a key already seen it is a no-op."""
         ...
 
-    def end(self, partition: int = 0) -> int:
-        """The position after the last row."""
+    def last_batch(self, writer: str, partition: int = 0) -> int:
+        """The last batch of a writer that is in the partition; -1 for none."""
         ...
 
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end)."""
+        """Headers of the segments that hold rows in [start, end), an object each."""
         ...
 
     def read(self, segment: Segment) -> pa.RecordBatch:
@@ -100,4 +161,8 @@ class StreamLog(Protocol):
 
     def trim(self, partition: int, before: int) -> int:
         """Forgets rows before a position, in whole files; returns the first position that is left."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what appending took."""
         ...

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log.embedded import EmbeddedLog
+from penstock.log.about import check_partition
 from penstock.log.files import replace_text
+from penstock.log.protocol import StreamLog
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -43,7 +44,7 @@ class Reader:
 class ReaderRegistry:
     """The readers of one stream, in its directory."""
 
-    def __init__(self, log: EmbeddedLog) -> None:
+    def __init__(self, log: StreamLog) -> None:
         self.log = log
         self.folder = log.directory / "readers"
 
@@ -64,12 +65,7 @@ class ReaderRegistry:
                 "for example fraud-7f3a",
             )
         for partition in {**positions, **(pinned or {})}:
-            if not 0 <= partition < self.log.partitions:
-                raise InvalidInputError(
-                    f"stream {self.log.directory.name} has partitions 0 to {self.log.partitions - 1}",
-                    partition,
-                    "use one",
-                )
+            check_partition(self.log, partition)
         known = self._load(name)
         before = known.positions if known else {}
         moved = {p: max(position, before.get(p, 0)) for p, position in {**before, **positions}.items()}

@@ -5,22 +5,26 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.log.index import Index, is_whole, record_type, seal
+from penstock.errors import InvalidInputError, PenstockError, UnknownNameError, require_positive
+from penstock.log.compact import compact, known_batches, trimmed_before
+from penstock.log.files import sync_directory
+from penstock.log.index import Index, record_type, seal
 from penstock.log.protocol import ARRIVAL, AppendKey
+from penstock.log.recovery import recover
 
-Fsync = Literal["always", "never"]
+Fsync = Literal["always", "interval", "never"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,20 +53,52 @@ class LogConfig:
                 raise InvalidInputError(f"{name} must be at least 1", getattr(self, name), "leave it out")
 
 
+@dataclass(frozen=True, slots=True)
+class FsyncPolicy:
+    """When appended rows are forced to the disk.
+
+    Attributes:
+        fsync: "always" with every append; "interval" when `interval_s` passed since the last time, and on
+            close; "never" leaves it to the operating system. All survive a crash of the process.
+        interval_s: How much a power cut may lose with "interval".
+    """
+
+    fsync: Fsync = "never"
+    interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.fsync not in get_args(Fsync):
+            raise UnknownNameError("fsync", self.fsync, get_args(Fsync))
+        require_positive("fsync_interval_s", self.interval_s, "seconds, for example 1.0")
+
+
 class Writer:
     """The appending side of one partition; holds its lock."""
 
-    def __init__(self, stream: str, folder: Path, schema: pa.Schema, config: LogConfig, index: Index) -> None:
+    def __init__(
+        self,
+        stream: str,
+        folder: Path,
+        schema: pa.Schema,
+        config: LogConfig,
+        index: Index,
+        policy: FsyncPolicy | None = None,
+    ) -> None:
         self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
+        self.policy = policy or FsyncPolicy()
         self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
-        self.recovered_bytes = _recover(self.folder, index)
-        records = index.records()
+        self.recovered_bytes = recover(folder, index)
+        records, trimmed = index.records(), trimmed_before(folder)
         self.end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
+        self.end = max(self.end, trimmed)  # positions of rows that were there once are not given again
         self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
-        self.file = int(records[-1]["file"]) if records.size else 0
-        self.batches = _last_batches(records)
+        last_file = int(records[-1]["file"]) if records.size else -1
+        self.file = last_file if last_file >= trimmed else self.end
+        self.batches = known_batches(folder, records)
+        self._synced_s = time.monotonic()
         self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
         self._index = open(index.path, "ab")  # noqa: SIM115
+        self.compact()
 
     def append(
         self,
@@ -70,7 +106,6 @@ class Writer:
         key: AppendKey | None,
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
-        fsync: Fsync,
     ) -> int:
         """Appends rows with the log's columns; returns the partition's end."""
         if rows.num_rows == 0 or (key is not None and key.batch <= self.batches.get(key.writer, -1)):
@@ -81,13 +116,16 @@ class Writer:
             self._roll()
         sizes = self._data.tell(), self._index.tell()
         try:
-            self._write(stored, stamps, key, fsync)
+            self._write(stored, stamps, key)
         except OSError as error:
             self._undo(*sizes)
             raise PenstockError(
                 f"an append is written whole; got {error.strerror or error} on {self.stream}; "
                 "hint: nothing was appended, free some space and try again"
             ) from error
+        except BaseException:  # also Ctrl-C: what is in the index and what this object knows must agree
+            self._undo(*sizes)
+            raise
         self.end += rows.num_rows
         self.last_arrival_us = int(stamps[-1])
         if key is not None:
@@ -105,7 +143,7 @@ class Writer:
             )
         return np.maximum.accumulate(np.maximum(stamps, self.last_arrival_us))
 
-    def _write(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None, fsync: Fsync) -> None:
+    def _write(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
         step, starts = self.config.segment_rows, range(0, stored.num_rows, self.config.segment_rows)
         buckets = self.config.key_buckets if self.config.key else 0
         records = np.zeros(len(starts), record_type(buckets))
@@ -123,9 +161,17 @@ class Writer:
                 record["key_counts"] = key_counts(part.column(self.config.key), buckets)
             self._data.write(data)
         records[-1]["last"] = 1
-        _flush(self._data, fsync)
+        due = self._sync_is_due()
+        _flush(self._data, due)
         self._index.write(seal(records))
-        _flush(self._index, fsync)
+        _flush(self._index, due)
+        if due:
+            self._synced_s = time.monotonic()
+
+    def _sync_is_due(self) -> bool:
+        if self.policy.fsync == "interval":
+            return time.monotonic() - self._synced_s >= self.policy.interval_s
+        return self.policy.fsync == "always"
 
     def _undo(self, data_size: int, index_size: int) -> None:
         for file in (self._data, self._index):
@@ -137,22 +183,43 @@ class Writer:
         self._index = open(self.index.path, "ab")  # noqa: SIM115
 
     def _roll(self) -> None:
+        _flush(self._data, self.policy.fsync != "never")
         self._data.close()
         self.file = self.end
         self._data = open(self._data_path(), "ab")  # noqa: SIM115
+        if self.policy.fsync != "never":
+            sync_directory(self.folder)
+        self.compact()
+
+    def compact(self) -> None:
+        """Drops index records of files that are gone, once they are most of the index."""
+        try:
+            changed = compact(self.folder, self.index)
+        except OSError as error:  # a full disk: the log goes on with its long index
+            _log.warning("%s: the index was not compacted: %s", self.stream, error)
+            changed = True
+        if changed:
+            self._index.close()
+            self._index = open(self.index.path, "ab")  # noqa: SIM115
 
     def _data_path(self) -> Path:
         return self.folder / f"{self.file:020d}.data"
 
     def close(self) -> None:
-        self._data.close()
-        self._index.close()
-        os.close(self._lock)
+        """Syncs if the policy asks for it and gives the lock back."""
+        try:
+            if not self._data.closed:
+                _flush(self._data, self.policy.fsync != "never")
+                _flush(self._index, self.policy.fsync != "never")
+        finally:
+            self._data.close()
+            self._index.close()
+            os.close(self._lock)
 
 
-def _flush(file: IO[bytes], fsync: Fsync) -> None:
+def _flush(file: IO[bytes], sync: bool) -> None:
     file.flush()
-    if fsync == "always":
+    if sync:
         os.fsync(file.fileno())
 
 
@@ -166,53 +233,6 @@ def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
     encoded = pc.dictionary_encode(values.cast(pa.string()).fill_null(""))
     hashes = np.array([zlib.crc32(value.encode()) for value in encoded.dictionary.to_pylist()], np.int64)
     return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
-
-
-def _recover(folder: Path, index: Index) -> int:
-    """Cuts off what a crash left half-written; returns how many bytes, and says so."""
-    records = index.records()
-    count = records.size
-    while count > 0 and not _data_is_whole(folder, records[count - 1 : count]):
-        count -= 1
-        while count > 0 and not records[count - 1]["last"]:
-            count -= 1
-    size = count * index.dtype.itemsize
-    cut = index.path.stat().st_size - size
-    os.truncate(index.path, size)
-    last = records[count - 1] if count else None
-    for path in sorted(folder.glob("*.data")):
-        first = int(path.stem)
-        keep = 0
-        if last is not None:
-            if first < last["file"]:
-                continue
-            keep = int(last["offset"] + last["length"]) if first == last["file"] else 0
-        cut += path.stat().st_size - keep
-        os.truncate(path, keep)
-        if keep == 0:
-            path.unlink()
-    if cut:
-        _log.warning("%s: cut %d bytes of an unfinished append", folder.parent.name, cut)
-    return cut
-
-
-def _data_is_whole(folder: Path, record: np.ndarray) -> bool:
-    path = folder / f"{int(record['file'][0]):020d}.data"
-    if not is_whole(record) or not path.exists():
-        return False
-    with path.open("rb") as file:
-        file.seek(int(record["offset"][0]))
-        data = file.read(int(record["length"][0]))
-    return zlib.crc32(data) == int(record["data_crc"][0])
-
-
-def _last_batches(records: np.ndarray) -> dict[str, int]:
-    """The last batch of each writer."""
-    named = records[records["batch"] >= 0]
-    return {
-        bytes(writer).decode(): int(named["batch"][named["writer"] == writer].max())
-        for writer in np.unique(named["writer"])
-    }
 
 
 def _take_lock(path: Path, where: str) -> int:

@@ -5,33 +5,30 @@ A mistake is one `InvalidInputError` that names the key, where it stands, and th
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
 from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
     Tag,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
+from penstock.config import typed_manager_config
 from penstock.errors import InvalidInputError, UnknownNameError, require_positive
 from penstock.model import QueryClass
-from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.load import Manager
 from penstock.sim import workloads
 from penstock.sim.network import Kind, Network, Operator
 from penstock.sim.networks import PHAM_HEADROOM, borealis, qn_complex, qn_flat, qn_long
 from penstock.sim.traces import Arrivals
-from penstock.sim.workload_specs import SR, WORKLOADS, AnyWorkload, Level, Part, Seconds, capacity_per_s
+from penstock.sim.workload_specs import SR, AnyWorkload, Part, Seconds, capacity_per_s
+from penstock.validation import checked, read_mapping
 
 if TYPE_CHECKING:
     from penstock.sim.engine import SimulatedPlant
@@ -190,13 +187,7 @@ class Scenario(Part):
         name = self.manager
         told = {"headroom": self.first_headroom} if name in _TOLD_THE_HEADROOM else {}
         settings = {**told, **self.manager_settings}
-        known = {f.name for f in fields(LOAD_MANAGERS[name])} if name in LOAD_MANAGERS else set()
-        default = manager_config(name, **{key: None for key in settings if key not in known})
-        try:
-            # pydantic checks the types, which the dataclass takes as they come
-            return TypeAdapter(type(default)).validate_python(settings)
-        except ValidationError as error:
-            raise _as_invalid_input(error, f"manager_settings of {name}") from None
+        return typed_manager_config(name, settings, f"manager_settings of {name}")
 
     @cached_property
     def arrivals(self) -> Arrivals:
@@ -260,7 +251,7 @@ def load_scenario(path: str | Path | None = None, overrides: Mapping[str, Any] |
     if path is None:
         return parse_scenario(_overridden({}, overrides or {}))
     path = Path(path)
-    raw = {"name": path.stem, **_read_mapping(path)}
+    raw = {"name": path.stem, **read_mapping(path, "scenario", "examples/scenarios")}
     workload = raw.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("path"), str):
         raw["workload"] = {**workload, "path": str(path.parent / workload["path"])}
@@ -269,10 +260,7 @@ def load_scenario(path: str | Path | None = None, overrides: Mapping[str, Any] |
 
 def parse_scenario(raw: Mapping[str, Any], where: str = "the scenario") -> Scenario:
     """A scenario from plain values; the first mistake is an `InvalidInputError`."""
-    try:
-        return Scenario.model_validate(raw)
-    except ValidationError as error:
-        raise _as_invalid_input(error, where, Scenario) from None
+    return checked(Scenario, raw, where, hint="see docs/policies.md")
 
 
 def _overridden(raw: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,94 +277,3 @@ def _overridden(raw: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
         kept = {key: value for key, value in before.items() if key not in dropped}
         changed["workload"] = {**kept, **scaling}
     return changed
-
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(path.read_bytes())
-    except FileNotFoundError:
-        raise InvalidInputError("the scenario file must exist", repr(str(path)), "check the path") from None
-    except OSError as error:
-        raise InvalidInputError(
-            "the scenario file must be readable", f"{str(path)!r}: {error.strerror}", "check the path"
-        ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what = " ".join(str(getattr(error, "problem", None) or error).split())[:100]
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise InvalidInputError(
-            "a scenario file must be YAML", f"{what} in {str(path)!r}{line}", "see examples/scenarios"
-        ) from None
-    if raw is None:
-        return {}
-    if not isinstance(raw, dict):
-        raise InvalidInputError(
-            "a scenario file must be a mapping of keys to values",
-            f"{reprlib.repr(raw)} in {str(path)!r}",
-            "write lines such as `manager: deadline`",
-        )
-    return {str(key): value for key, value in raw.items()}
-
-
-_RULES = {
-    "missing": "is required",
-    "extra_forbidden": "is not a key of a scenario",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_type": "must be a text",
-    "dict_type": "must be a mapping of keys to values",
-    "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
-    "tuple_type": "must be a list",
-    "dataclass_type": "must be a mapping of keys to values",
-}
-"""pydantic's errors in our words; what is not here keeps pydantic's."""
-
-
-def _as_invalid_input(
-    error: ValidationError, where: str, root: type[Part] | None = None
-) -> InvalidInputError:
-    """The most telling of pydantic's errors as rule, value and hint on one line."""
-    errors = error.errors(include_url=False)
-    # A misspelt key is often missing under its right name too: the misspelling is the cause.
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    kind, location, got = first["type"], list(first["loc"]), first["input"]
-    if kind == "union_tag_invalid":
-        return UnknownNameError(f"{where}: workload.kind", str(first["ctx"]["tag"]), WORKLOADS)
-    part = root
-    if root is not None and location and location[0] in ("workload", "network", "headroom"):
-        part, location = _part_at(location)
-    keys = {} if part is None else {f.alias or name: f for name, f in part.model_fields.items()}
-    *outer, last = [str(step) for step in location] or ["it"]
-    if kind == "extra_forbidden":
-        return UnknownNameError(
-            f"a key of {', '.join([where, '.'.join(outer)] if outer else [where])}", last, keys
-        )
-    if kind == "union_tag_not_found":
-        return InvalidInputError(f"{where}: {last}.kind is required", reprlib.repr(got), ", ".join(WORKLOADS))
-    rule = _RULES.get(kind, first["msg"])
-    hint = keys[last].description if last in keys else None
-    got = "nothing" if kind == "missing" else reprlib.repr(got)
-    return InvalidInputError(
-        f"{where}: {'.'.join([*outer, last])} {rule}", got, hint or "see docs/policies.md"
-    )
-
-
-def _part_at(location: list[int | str]) -> tuple[type[Part], list[int | str]]:
-    """What a key is looked up in, and its location without the tag that pydantic gives a union's branch."""
-    name, *inner = location
-    if not inner:
-        return Scenario, location
-    tag, *inner = inner
-    if "levels" in inner[:-1]:
-        part: type[Part] = Level
-    elif name == "workload":
-        part = WORKLOADS.get(str(tag), Scenario)
-    else:
-        part = OperatorSpec if tag == "operators" else HeadroomStep
-    return part if inner else Scenario, [name, *inner]

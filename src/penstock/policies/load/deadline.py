@@ -9,12 +9,17 @@ from typing import Literal
 import numpy as np
 
 from penstock.errors import InvalidInputError, require_positive
-from penstock.model import Decision, Expected, Grant, Observation, WaitingRows
+from penstock.model import BatchTiming, Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
 
 _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
+
+_MOST_MARGIN = 0.8
+"""Of the target."""
+_MOST_BATCH_MARGIN = 0.25
+"""The same where a batch itself takes up to half of the target: more would leave nothing to admit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         hopeless     : arrival < now + ahead_s + margin - target     shed, they are late already
         must decide  : arrival < now + full_s + margin - target      they would be late at the next grant
 
+    A plant that grants micro-batches says what one costs (`BatchTiming`). All its rows complete at its end,
+    so ahead_s is then the time of the batch itself, full_s the end of the next one, and
+
+        room_rows    = (length_s - fixed_s) / row_s
+
     If more must be decided than there is room for, a uniform sample of them that fits is admitted
     ("uniform"), or the newest that fit ("oldest" are shed). Otherwise the oldest waiting rows are
     admitted until the room is used, and nothing is shed. The headroom is measured, never told.
@@ -93,20 +103,24 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         headroom, waiting = self.state.headroom, observation.waiting
         if waiting.rows.size == 0:
             return self._decision(observation, Grant(-math.inf, -math.inf, 1.0), 0.0, "nothing waits")
-        if headroom is None or observation.cost_per_row_s is None:
+        if observation.batch is not None:
+            ahead_s, full_s, room_rows = _room_in_batch(observation.batch, waiting.total)
+        elif headroom is None or observation.cost_per_row_s is None:
             return self._first_grant(observation)
-        rows_per_s = headroom / observation.cost_per_row_s
-        ahead_s = observation.network_load_s / headroom
-        full_s = config.work_ahead_fraction * target_s + observation.period_s
+        else:
+            ahead_s = observation.network_load_s / headroom
+            full_s = config.work_ahead_fraction * target_s + observation.period_s
+            # an idle network takes one row, however slow it is; else rows that cost more than full_s would
+            # starve
+            least = 0.0 if ahead_s > 0 else 1.0
+            room_rows = max(least, (full_s - ahead_s) * headroom / observation.cost_per_row_s)
         margin_s = self._margin(observation, full_s)
-        # an idle network takes one row, however slow it is; else rows that cost more than full_s would starve
-        room_rows = max(0.0 if ahead_s > 0 else 1.0, (full_s - ahead_s) * rows_per_s)
-        hopeless_s = observation.now_s + min(0.0, ahead_s + margin_s - target_s)
+        hopeless_s = observation.now_s + min(_newest(observation), ahead_s + margin_s - target_s)
         must_s = observation.now_s + min(0.0, max(full_s, ahead_s) + margin_s - target_s)
         grant, admitted = self._grant(waiting, room_rows, hopeless_s, must_s)
         reason = (
             f"room for {room_rows:.0f} of {waiting.total:.0f} waiting rows, "
-            f"{ahead_s:.2f} s of work ahead, headroom {headroom:.3f}"
+            f"{ahead_s:.2f} s of work ahead, headroom {headroom or 0.0:.3f}"
         )
         return self._decision(observation, grant, admitted, reason)
 
@@ -126,7 +140,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         state.margin_s *= math.exp(-observation.period_s / (_MARGIN_MEMORY_TARGETS * target_s))
         if latest_s is not None and latest_s > target_s:
             state.margin_s += (latest_s - target_s) * observation.period_s / full_s
-        state.margin_s = min(max(state.margin_s, self.config.margin_fraction * target_s), 0.8 * target_s)
+        most_s = _MOST_MARGIN * target_s if observation.batch is None else _MOST_BATCH_MARGIN * target_s
+        state.margin_s = min(max(state.margin_s, self.config.margin_fraction * target_s), most_s)
         return state.margin_s
 
     def _grant(
@@ -151,6 +166,22 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         return Decision(
             observation.id, grant.keep_fraction, reason, expected, grant=grant, headroom=self.state.headroom
         )
+
+
+def _newest(observation: Observation) -> float:
+    """Rows that arrived later than this, from now, are never hopeless.
+
+    Where a micro-batch takes longer than the target nothing can be in time; the newest rows are let in all
+    the same, for late results are better than none.
+    """
+    return 0.0 if observation.batch is None else -observation.batch.cycle_s / 2
+
+
+def _room_in_batch(batch: BatchTiming, waiting_rows: float) -> tuple[float, float, float]:
+    """When this batch ends, when the next one does, and how many rows this one holds; one at the least."""
+    room_rows = max(1.0, (batch.length_s - batch.fixed_s) / batch.row_s)
+    ahead_s = batch.fixed_s + batch.row_s * min(room_rows, waiting_rows)
+    return ahead_s, batch.cycle_s + batch.length_s, room_rows
 
 
 def _rows_before(arrival_s: np.ndarray, upto: np.ndarray, before_s: float) -> float:

@@ -1,0 +1,93 @@
+"""The client of a control plane: one JSON line out, one JSON line back. Used by sources, flows and the CLI."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import InvalidInputError, PenstockError
+
+VERSION = 1
+PREFIX = "unix://"
+
+
+class ControlSilentError(PenstockError):
+    """The control plane did not answer: it is not there, or it does not keep up."""
+
+
+class ControlClient:
+    """A connection that is made when it is needed and made anew after it broke.
+
+    Args:
+        address: `unix:///path`.
+        timeout_s: How long an answer may take.
+    """
+
+    def __init__(self, address: str, timeout_s: float = 5.0) -> None:
+        if not address.startswith(PREFIX):
+            raise InvalidInputError(
+                "a control plane's address is unix:///path", repr(address), "see flow.address"
+            )
+        self.address, self.timeout_s = address, timeout_s
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def connect(self) -> None:
+        """Connects, if it is not connected."""
+        if self._socket is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self.timeout_s)
+        try:
+            connection.connect(self.address.removeprefix(PREFIX))
+        except OSError as error:
+            connection.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers; got {error}; hint: is it running?"
+            ) from error
+        self._socket, self._buffer = connection, b""
+
+    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """Sends a message and returns its answer.
+
+        Raises:
+            ControlSilentError: There was none in time; the connection is closed.
+            InvalidInputError: The control plane refused it.
+        """
+        self.connect()
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+            self._socket.sendall(json.dumps({"v": VERSION, **message}).encode() + b"\n")
+            line = self._read_line()
+        except OSError as error:
+            self.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers; got {error!r}; hint: is it running?"
+            ) from error
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            error = answer["error"]
+            raise InvalidInputError(error["rule"], error["got"], error["hint"])
+        return answer
+
+    def _read_line(self) -> bytes:
+        assert self._socket is not None
+        while b"\n" not in self._buffer:
+            received = self._socket.recv(1 << 16)
+            if not received:
+                raise ConnectionResetError("closed by the control plane")
+            self._buffer += received
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -1,0 +1,493 @@
+"""The governor: questions of sources in, grants out. No sockets, no threads; time is passed in.
+
+A question of a query says that its last batch is complete. The answer is a grant (a lease on a slot), or
+"nothing yet". See docs/how-it-works, "The life of a grant".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.config import ClassConfig, FlowConfig
+from penstock.control.backlog import Waiting, cut, look, profile
+from penstock.control.cost import CostModel
+from penstock.control.cycle import Cycle, Recorder, SafetyLimits
+from penstock.control.delays import arrivals
+from penstock.control.members import Lease, Query, Reader
+from penstock.control.observe import ClassPlant
+from penstock.control.turns import Demand, Turn, Turns, plan_turns
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.offset import Offset
+from penstock.grants.plan import KEEP_ALL, Plan, Sampling, plan_for
+from penstock.log.protocol import StreamLog
+from penstock.model import BatchTiming, Grant, WaitingRows
+
+_log = logging.getLogger(__name__)
+
+FIRST_ROWS = 1000
+"""Rows of a query's first batch, about whose cost nothing is known."""
+GROWTH = 4.0
+"""A batch has at most so many times the rows of the largest before it."""
+STALE_S = 0.5
+"""A query that has not asked for so long does not want its turn any more."""
+SLACK_FRACTION = 0.05
+"""Part of the target that turns leave free for the error of the cost model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A grant for one reader."""
+
+    end: Mapping[int, int]
+    late: Mapping[int, int]
+    plan: Plan
+    tick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Who joins: `query` is what shares micro-batches, `name` what the user calls it, `slot` which of its
+    readers this is (empty for the only one)."""
+
+    query: str
+    name: str
+    cls: str
+    slot: str = ""
+
+
+@dataclass(slots=True)
+class GovernedClass:
+    """A class: its settings, its manager's cycle, its plant, and the periodic decision of managers that do
+    not give grants."""
+
+    name: str
+    config: ClassConfig
+    plant: ClassPlant
+    cycle: Cycle
+    gives_grants: bool
+    period_s: float
+
+
+class Governor:
+    """Decides whose turn it is and what a grant holds.
+
+    Args:
+        config: Classes, slots, dry run.
+        clock: Seconds since the epoch, as arrival times are.
+        timer: Seconds that never go back, for durations.
+        recorder: Gets every step of every class.
+    """
+
+    def __init__(
+        self,
+        config: FlowConfig,
+        clock: Callable[[], float],
+        timer: Callable[[], float],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.config, self.clock, self.timer, self.recorder = config, clock, timer, recorder
+        self.turns = Turns({name: cls.priority for name, cls in config.classes.items()})
+        self.classes: dict[str, GovernedClass] = {}
+        for name, cls in config.classes.items():
+            self.classes[name] = self._govern(name, cls)
+        self.queries: dict[str, Query] = {}
+        self.readers: dict[str, Reader] = {}
+        self.shedding = True
+        self.started_s = self._last_s = timer()
+        self._grants = 0
+
+    def _govern(self, name: str, config: ClassConfig, plant: ClassPlant | None = None) -> GovernedClass:
+        manager = config.build_manager()
+        plant = plant or ClassPlant(config.query_class(name), self.clock())
+        cycle = Cycle(
+            plant,
+            manager,
+            SafetyLimits(config.min_keep_fraction),
+            dry_run=config.dry_run or self.config.dry_run,
+            recorder=self.recorder,
+        )
+        return GovernedClass(
+            name, config, plant, cycle, manager.gives_grants, manager.config.period_s(config.target_s)
+        )
+
+    # -- members --------------------------------------------------------------------------------
+
+    def join(self, joining: Joining, log: StreamLog, connection: object, offset: Offset) -> Reader:
+        """A reader's planner has connected, with the offset at which it stands."""
+        cls, key = joining.cls, joining.query
+        if cls not in self.classes:
+            raise UnknownNameError("class", cls, self.classes)
+        query = self.queries.get(key)
+        if query is not None and query.cls != cls:
+            raise InvalidInputError(
+                f"query {key} has one class", f"{query.cls} and {cls}", "give all its readers one class"
+            )
+        if query is None:
+            query = self.queries[key] = Query(key, joining.name, cls, CostModel())
+        for other in query.readers.values():
+            if joining.slot and other.slot == joining.slot and other.id != offset.reader:
+                raise InvalidInputError(
+                    f"the readers of flow.query({key!r}) are used in one streaming query",
+                    "a second one was started from them",
+                    "call flow.query with another name for it",
+                )
+        ends = {p: log.end(p) for p in range(log.partitions)}
+        seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
+        reader = Reader(offset.reader, key, joining.slot, log, connection, offset, dict(seen), offset)
+        query.past.pop(reader.id, None)
+        query.readers[reader.id] = self.readers[reader.id] = reader
+        return reader
+
+    def leave(self, connection: object) -> None:
+        """A planner's connection ended: its query holds no slot any more."""
+        for reader in [r for r in self.readers.values() if r.connection is connection]:
+            del self.readers[reader.id]
+            query = self.queries[reader.query]
+            del query.readers[reader.id]
+            query.past[reader.id] = (reader.log, reader.counted)
+            query.leader = None
+            if query.lease is not None:
+                _log.info("query %s ended while it held a grant; its slot is free", query.key)
+                self._release(query)
+            if not query.readers:
+                query.wants_since_s = None
+
+    def _release(self, query: Query) -> None:
+        assert query.lease is not None
+        self.turns.charge(query.cls, self.timer() - query.lease.began_s)
+        query.lease = None
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def ask(self, reader_id: str, start: Offset) -> None:
+        """A source asks for its next offset: what its query held before is done."""
+        reader = self.readers[reader_id]
+        query = self.queries[reader.query]
+        lease = query.lease
+        if lease is not None and reader_id in lease.answered:
+            if lease.logged or start.grant > reader.offset.grant or lease.replay:
+                self._complete(query, lease)
+            else:  # proposed, but Spark never ran it: the books ignore it
+                self._release(query)
+        reader.offset = reader.counted = start
+        query.asked_s = self.timer()
+        if query.leader is None:
+            query.leader = reader_id
+
+    def answer(self, reader_id: str) -> Answer | None:
+        """The grant for a reader that has asked; `None` when it is not its turn, or nothing is worth it yet."""
+        reader = self.readers[reader_id]
+        query = self.queries[reader.query]
+        if query.error is not None:
+            raise InvalidInputError(f"query {query.key} may go on", query.error, "see its class")
+        query.asked_s = self.timer()
+        if query.lease is not None:
+            return self._same_cut(query, query.lease, reader)
+        if reader_id != query.leader or query.refused:
+            return None
+        self._look(query)
+        if not self._worth_it(query) or not self._is_next(query):
+            return None
+        return self._grant(query, reader)
+
+    def is_leader(self, reader_id: str) -> bool:
+        """Whether this reader asks first in its query's micro-batches."""
+        return self.queries[self.readers[reader_id].query].leader == reader_id
+
+    def planned(self, reader_id: str, offset: Offset, admitted: int) -> bool:
+        """Spark plans a batch. Without a lease (a batch run again after a restart) it takes a slot first.
+
+        Returns:
+            Whether it may go on; else the source asks again.
+        """
+        reader = self.readers[reader_id]
+        query = self.queries[reader.query]
+        if query.lease is None:
+            if self._running() >= self.config.slots:
+                return False
+            query.lease = Lease(self.timer(), math.inf, {}, {}, replay=True)
+            query.lease.answered.update(query.readers)
+        lease = query.lease
+        if reader_id not in lease.logged:
+            lease.answered.add(reader_id)
+            lease.logged.add(reader_id)
+            lease.admitted += admitted
+            plant = self.classes[query.cls].plant
+            plant.admitted_rows += admitted
+            plant.shed_rows += max(0, _rows(offset) - admitted)
+        reader.offset = reader.counted = offset
+        return True
+
+    def _complete(self, query: Query, lease: Lease) -> None:
+        took_s = self.timer() - lease.began_s
+        self._release(query)
+        query.done_s = self.timer()
+        query.batches += 1
+        plant = self.classes[query.cls].plant
+        if lease.replay:
+            return
+        if lease.admitted:
+            total = float(lease.arrival_rows.sum())
+            rows = lease.arrival_rows * (lease.admitted / total) if total else lease.arrival_rows
+            delays_s = np.maximum(self.clock() - lease.arrival_s, 0.0)
+            plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
+            query.data_since_tick = True
+        query.cost.learn(lease.admitted, took_s)
+        query.largest_rows = max(query.largest_rows, lease.admitted)
+
+    # -- whose turn, and is it worth it ---------------------------------------------------------
+
+    def _running(self) -> int:
+        return sum(query.lease is not None for query in self.queries.values())
+
+    def _look(self, query: Query) -> Waiting:
+        readers = {reader.id: (reader.log, reader.positions) for reader in query.readers.values()}
+        query.waiting, query.looked_s = look(readers), self.timer()
+        plant = self.classes[query.cls].plant
+        for reader in query.readers.values():
+            for p, end in query.waiting.ends[reader.id].items():
+                plant.offered_rows += max(0, end - reader.seen_end.get(p, 0))
+                reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
+        return query.waiting
+
+    def _worth_it(self, query: Query) -> bool:
+        """Whether a batch now is better than a fuller one a little later."""
+        assert query.waiting is not None
+        wants = self._wants(query, query.waiting)
+        if not wants:
+            query.wants_since_s = None
+        elif query.wants_since_s is None:
+            query.wants_since_s = self.timer()
+        return wants
+
+    def _wants(self, query: Query, waiting: Waiting) -> bool:
+        target_s = self.classes[query.cls].plant.cls.delay_target_s
+        oldest_s = waiting.oldest_s
+        if oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
+            quiet_s = self.timer() - query.done_s
+            return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
+        if not query.cost.ready or query.draining:
+            return True
+        age_s = max(0.0, self.clock() - oldest_s)
+        if age_s + query.cost.batch_s(waiting.rows) >= target_s / 2:
+            return True
+        return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
+
+    def _is_next(self, query: Query) -> bool:
+        if self._running() >= self.config.slots:
+            return False
+        now = self.timer()
+        wanting = [
+            q
+            for q in self.queries.values()
+            if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
+        ]
+        if self.turns.next_of({q.cls for q in wanting}) != query.cls:
+            return False
+        mine = [q for q in wanting if q.cls == query.cls]
+        if min(mine, key=_head).key != query.key:
+            return False
+        self.turns.begin(query.cls, {q.cls for q in wanting})
+        return True
+
+    def turn(self, query: Query) -> Turn:
+        """How long a grant of this query may be, among the classes that have work."""
+        return plan_turns(self.demands(query.cls))[query.cls]
+
+    def demands(self, *also: str) -> dict[str, Demand]:
+        """What the classes with work ask for; those named are there whether or not they have any."""
+        now, demands = self.timer(), {}
+        for name, governed in self.classes.items():
+            queries = [q for q in self.queries.values() if q.cls == name and q.readers]
+            busy = [q for q in queries if q.lease is not None or (q.waiting is not None and q.waiting.rows)]
+            busy = [q for q in busy if q.lease is not None or now - q.asked_s <= STALE_S]
+            if not busy and name not in also:
+                continue
+            target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
+            costs = [q.cost for q in busy if q.cost.ready] or [q.cost for q in queries if q.cost.ready]
+            fixed_s = max((cost.fixed_s for cost in costs), default=0.0)
+            row_s = max((cost.row_s for cost in costs), default=0.0)
+            waiting = sum(q.waiting.rows for q in busy if q.waiting is not None and q.lease is None)
+            half_s = target_s / 2
+            work_s = (waiting + governed.plant.rate_per_s * half_s) * row_s + fixed_s * max(1, len(busy))
+            demands[name] = Demand(
+                self.turns.weights[name], target_s, min(work_s / half_s, 1.0), max(1, len(busy)), fixed_s
+            )
+        return demands
+
+    # -- grants ---------------------------------------------------------------------------------
+
+    def _grant(self, query: Query, reader: Reader) -> Answer:
+        assert query.waiting is not None
+        governed, waiting = self.classes[query.cls], query.waiting
+        if waiting.oldest_s is None:
+            query.data_since_tick = False
+            ends = {name: dict(positions) for name, positions in waiting.ends.items()}
+            query.lease = Lease(self.timer(), self.clock(), ends, {})
+            query.lease.answered.add(reader.id)
+            query.wants_since_s = None
+            return Answer(dict(reader.positions), {}, KEEP_ALL, tick=True)
+        turn = self.turn(query)
+        grant = self._decide(governed, query, waiting, turn)
+        limit = self._row_limit(query, turn)
+        decided = cut(waiting, grant, limit)
+        plan = self._plan(governed, query, grant.keep_fraction, decided.rows)
+        lease = Lease(
+            self.timer(),
+            grant.cut_s,
+            {name: dict(ends) for name, ends in decided.ends.items()},
+            {name: dict(late) for name, late in decided.late.items()},
+            plan,
+        )
+        points = [
+            arrivals(s, decided.late[s.reader][s.partition], decided.ends[s.reader][s.partition])
+            for s in waiting.stretches
+        ]
+        lease.arrival_s = np.concatenate([times for times, _ in points])
+        lease.arrival_rows = np.concatenate([rows for _, rows in points])
+        query.lease, query.wants_since_s = lease, None
+        return self._same_cut(query, lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
+
+    def _decide(self, governed: GovernedClass, query: Query, waiting: Waiting, turn: Turn) -> Grant:
+        """What the class's manager lets in of what waits for this query."""
+        if governed.gives_grants:
+            self._step(governed, query, profile(waiting), self._timing(query, turn))
+            decision = governed.plant.decision
+            grant = decision.grant if decision is not None else None
+            if grant is None:  # the check refused the decision: nothing is shed on a doubtful word
+                grant = Grant(self.clock(), -math.inf, 1.0)
+        else:
+            grant = Grant(self.clock(), -math.inf, governed.plant.keep_fraction)
+        if not self.shedding or query.draining:
+            grant = replace(grant, cut_s=self.clock(), shed_before_s=-math.inf, keep_fraction=1.0)
+        return grant
+
+    def _timing(self, query: Query, turn: Turn) -> BatchTiming | None:
+        if not query.cost.ready or query.cost.row_s <= 0:
+            return None
+        length_s = max(turn.length_s, query.cost.fixed_s * 1.5)
+        return BatchTiming(query.cost.fixed_s, query.cost.row_s, length_s, turn.cycle_s)
+
+    def _row_limit(self, query: Query, turn: Turn) -> float:
+        growth = max(FIRST_ROWS, GROWTH * query.largest_rows)
+        if query.cost.warming:
+            return FIRST_ROWS
+        timing = self._timing(query, turn)
+        return growth if timing is None else min(growth, max(1.0, query.cost.rows_in(timing.length_s)))
+
+    def _plan(self, governed: GovernedClass, query: Query, keep: float, rows: int) -> Plan:
+        self._grants += 1
+        sampling: Sampling = governed.config.sampling
+        # a cohort of keys is meant to last; rows and segments are drawn anew in every grant
+        seed = self.config.seed if sampling == "key" else hash((self.config.seed, self._grants)) & 0x7FFFFFFF
+        buckets = min(reader.log.key_buckets for reader in query.readers.values())
+        return plan_for(keep, sampling, seed, buckets)
+
+    def _same_cut(self, query: Query, lease: Lease, reader: Reader) -> Answer | None:
+        """A reader's part of its query's grant; `None` when it has no row up to the cut."""
+        lease.answered.add(reader.id)
+        if reader.id not in lease.ends:  # it joined after the grant was made: it waits for the next
+            return None
+        ends = {**reader.positions, **lease.ends[reader.id]}
+        if ends == dict(reader.positions):
+            return None
+        return Answer(ends, lease.late.get(reader.id, {}), lease.plan)
+
+    # -- the periodic part ----------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Called every few hundredths of a second: busy time, and decisions of managers that have a period."""
+        now = self.timer()
+        passed_s, self._last_s = now - self._last_s, now
+        for name, governed in self.classes.items():
+            queries = [q for q in self.queries.values() if q.cls == name and q.readers]
+            if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
+                governed.plant.busy_s += passed_s
+            governed.plant.work_s += passed_s * sum(q.lease is not None for q in queries)
+            wait_s = self.clock() - governed.plant.last_s
+            if not governed.gives_grants and queries and wait_s >= self._period_s(governed):
+                self._step(governed, None, WaitingRows(np.empty(0), np.empty(0)), None)
+
+    def _period_s(self, governed: GovernedClass) -> float:
+        """A decision on a period in which no batch ended would be one on nothing."""
+        turns = plan_turns(self.demands(governed.name))
+        return max(governed.period_s, turns[governed.name].cycle_s)
+
+    def _step(
+        self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None
+    ) -> None:
+        queries = sorted((q for q in self.queries.values() if q.cls == governed.name), key=lambda q: q.key)
+        waiting_rows = sum(self._look(q).rows for q in queries if q.readers and q is not query)
+        if query is not None and query.waiting is not None:
+            waiting_rows += query.waiting.rows
+        governed.plant.prepare(
+            self.clock(),
+            [q.key for q in queries],
+            waiting,
+            waiting_rows,
+            self._row_cost_s(queries),
+            sum(self._rest_s(q) for q in queries),
+            batch,
+        )
+        governed.cycle.step()
+
+    def _row_cost_s(self, queries: Iterable[Query]) -> float | None:
+        """Batch time that a row costs in a full batch, the fixed cost shared out."""
+        costs = []
+        for q in queries:
+            if q.cost.ready:
+                length_s = max(self.turn(q).length_s, q.cost.fixed_s * 1.5)
+                costs.append(length_s / max(1.0, q.cost.rows_in(length_s)))
+        return sum(costs) / len(costs) if costs else None
+
+    def _rest_s(self, query: Query) -> float:
+        if query.lease is None or not query.cost.ready:
+            return 0.0
+        expected_s = query.cost.batch_s(query.lease.admitted)
+        return max(0.0, expected_s - (self.timer() - query.lease.began_s))
+
+    # -- commands -------------------------------------------------------------------------------
+
+    def governed(self, name: str) -> GovernedClass:
+        if name not in self.classes:
+            raise UnknownNameError("class", name, self.classes)
+        return self.classes[name]
+
+    def change_class(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Puts new settings of a class in force: target, priority, manager, settings, sampling, limits."""
+        before = self.governed(name)
+        config = before.config.changed(changes, f"class {name}")
+        before.plant.cls = config.query_class(name)
+        if config.manager == before.config.manager and config.settings == before.config.settings:
+            governed = replace(before, config=config, period_s=before.period_s)
+            governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
+            governed.cycle.dry_run = config.dry_run or self.config.dry_run
+        else:
+            governed = self._govern(name, config, before.plant)
+        self.classes[name] = governed
+        self.turns.set_weight(name, config.priority)
+
+    def floor_s(self, name: str) -> float | None:
+        """The least target that a class could meet, by the measured fixed costs; `None` before they are."""
+        queries = [q for q in self.queries.values() if q.cost.ready]
+        mine = [q for q in queries if q.cls == name]
+        if not mine:
+            return None
+        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
+        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
+        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
+
+
+def _head(query: Query) -> tuple[float, str]:
+    oldest_s = query.waiting.oldest_s if query.waiting is not None else None
+    return (math.inf if oldest_s is None else oldest_s), query.key
+
+
+def _rows(offset: Offset) -> int:
+    return sum(offset.end[p] - offset.start.get(p, 0) for p in offset.end)

@@ -1,0 +1,99 @@
+"""Who is governed: readers, the queries they belong to, and the grants these hold. Plain state, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.control.backlog import Waiting
+from penstock.control.cost import CostModel
+from penstock.grants.offset import Offset, Positions
+from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.log.protocol import StreamLog
+from penstock.model import FloatArray
+
+
+@dataclass(slots=True)
+class Reader:
+    """One governed source of one streaming query, with the connection of its planner."""
+
+    id: str
+    query: str
+    slot: str
+    log: StreamLog
+    connection: object
+    offset: Offset
+    seen_end: dict[int, int]
+    """Up to where its log's rows were counted as offered."""
+    counted: Offset
+    """The last offset that Spark has surely logged: it planned a batch to it, or began the next one there."""
+
+    @property
+    def positions(self) -> Positions:
+        return self.offset.end
+
+
+@dataclass(slots=True)
+class Lease:
+    """A grant that a query holds: proposed, then logged, then done with its next question.
+
+    Attributes:
+        began_s: On the timer, when it was answered.
+        until_s: Arrival time up to which rows are decided; the query's other readers are answered to it.
+        ends: By reader, where it ends.
+        late: By reader, before which positions rows are late.
+        plan: What is kept.
+        answered: Readers that have their answer for this micro-batch.
+        logged: Readers for which Spark has planned it.
+        replay: Spark runs a batch again after a restart, without having asked.
+        arrival_s: Arrival times of the rows between late and end.
+        arrival_rows: How many arrived at each.
+        rows_before: By reader, the books at the beginning.
+        admitted: Rows that are processed, known once it is logged.
+    """
+
+    began_s: float
+    until_s: float
+    ends: dict[str, dict[int, int]]
+    late: dict[str, dict[int, int]]
+    plan: Plan = KEEP_ALL
+    answered: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
+    replay: bool = False
+    arrival_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    arrival_rows: FloatArray = field(default_factory=lambda: np.empty(0))
+    admitted: int = 0
+
+
+@dataclass(slots=True)
+class Query:
+    """A streaming query: one or several readers that share each micro-batch."""
+
+    key: str
+    name: str
+    cls: str
+    cost: CostModel
+    readers: dict[str, Reader] = field(default_factory=dict)
+    leader: str | None = None
+    """The reader that asks first in a micro-batch: only its question can open a grant."""
+    lease: Lease | None = None
+    largest_rows: int = 0
+    """Of the batches so far: the next is not many times larger, whatever waits."""
+    waiting: Waiting | None = None
+    """As last looked at, and when."""
+    looked_s: float = -1.0
+    wants_since_s: float | None = None
+    """Since when it could use a grant; `None` when it could not."""
+    asked_s: float = -1.0
+    data_since_tick: bool = False
+    done_s: float = -1.0
+    """When its last batch was complete."""
+    refused: bool = False
+    """No more grants: it is being stopped."""
+    draining: bool = False
+    error: str | None = None
+    """Why its next question is answered with an error."""
+    batches: int = 0
+    past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
+    """Log and last offset of readers that are gone: they stay in the books."""

@@ -1,0 +1,249 @@
+"""The control plane as a process: a Unix socket, JSON lines, one governor. Imports no Spark.
+
+`python -m penstock.control.server` reads its start-up message (one JSON line: address, configuration, run
+directory) from standard input and lives until that is closed, so that it never outlives the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config import FlowConfig
+from penstock.control.client import PREFIX, VERSION
+from penstock.control.governor import Governor, Joining
+from penstock.control.retention import Trimmer
+from penstock.control.rundir import RunDirectory
+from penstock.control.status import closing_report, status
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.grants.offset import Offset
+from penstock.log.open import open_stream
+
+_log = logging.getLogger(__name__)
+
+HOLD_S = 0.1
+"""A question is answered within this: Spark stops a query that waits for its source only slowly."""
+POLL_S = 0.01
+BEAT_S = 0.02
+
+
+class ControlServer:
+    """Serves one governor on a Unix socket.
+
+    Args:
+        address: `unix:///path`; the socket is made readable by its owner alone.
+        governor: What decides.
+    """
+
+    def __init__(self, address: str, governor: Governor) -> None:
+        self.path = Path(address.removeprefix(PREFIX))
+        self.governor = governor
+        self._wake = asyncio.Condition()
+        self._stopping = asyncio.Event()
+        self._trimmer = Trimmer(governor)
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serves until `stop`."""
+        self.path.unlink(missing_ok=True)
+        old_mask = os.umask(0o177)
+        try:
+            server = await asyncio.start_unix_server(self._accept, str(self.path), limit=1 << 22)
+        finally:
+            os.umask(old_mask)
+        beat = asyncio.create_task(self._beat())
+        try:
+            await self._stopping.wait()
+        finally:
+            beat.cancel()
+            server.close()
+            for task in list(self._connections):
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            self.path.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                self.governor.beat()
+                self._trimmer.beat()
+            except Exception:  # a manager that fails must not take the whole cluster's control with it
+                _log.exception("a periodic decision failed; the previous ones stay in force")
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = object()
+        try:
+            while line := await reader.readline():
+                answer = await self._answer(connection, line)
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
+            # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
+            _log.debug("a connection ended: %r", error)
+        finally:
+            self.governor.leave(connection)
+            await self._notify()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _notify(self) -> None:
+        async with self._wake:
+            self._wake.notify_all()
+
+    async def _answer(self, connection: object, line: bytes) -> dict[str, Any]:
+        try:
+            message = json.loads(line)
+            if not isinstance(message, dict) or message.get("v") != VERSION:
+                raise InvalidInputError(
+                    f"a message is a JSON object with v = {VERSION}", line[:60], "use the same Penstock"
+                )
+            return await self._do(connection, message)
+        except InvalidInputError as error:
+            return {"error": {"rule": error.rule, "got": str(error.got), "hint": error.hint}}
+        except (ValueError, KeyError, TypeError, PenstockError) as error:
+            return {
+                "error": {"rule": "a message is well formed", "got": repr(error), "hint": "see client.py"}
+            }
+
+    async def _do(self, connection: object, message: Mapping[str, Any]) -> dict[str, Any]:
+        match message.get("op"):
+            case "hello":
+                log = open_stream(message["log"])
+                offset = Offset.from_json(message["offset"])
+                self.governor.join(
+                    Joining(**{k: message[k] for k in ("query", "cls", "name", "slot")}),
+                    log,
+                    connection,
+                    offset,
+                )
+                return {"ok": True}
+            case "ask":
+                return await self._ask(message)
+            case "planned":
+                return await self._planned(message)
+            case "status":
+                return {"status": status(self.governor)}
+            case "change":
+                self.governor.change_class(message["cls"], message["changes"])
+                return {"floor_s": self.governor.floor_s(message["cls"])}
+            case "shedding":
+                self.governor.shedding = bool(message["on"])
+                return {"ok": True}
+            case "refuse" | "drain" | "mark" as op:
+                return self._command(op, message)
+            case "stop":
+                self.stop()
+                return {"ok": True}
+            case other:
+                raise InvalidInputError("a message names a known operation", repr(other), "see server.py")
+
+    def _command(self, op: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        if op == "mark":
+            for governed in self.governor.classes.values():
+                governed.plant.mark()
+            return {"ok": True}
+        names = message.get("queries")
+        queries = [q for q in self.governor.queries.values() if names is None or q.key in names]
+        for query in queries:
+            if op == "refuse":
+                query.refused = bool(message.get("on", True))
+            else:
+                query.draining = bool(message.get("on", True))
+        return {"running": [q.key for q in queries if q.lease is not None]}
+
+    async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        reader_id = message["reader"]
+        self.governor.ask(reader_id, Offset.from_json(message["start"]))
+        await self._notify()  # a slot may be free now
+        deadline = time.monotonic() + HOLD_S
+        is_leader = self.governor.is_leader(reader_id)
+        while True:
+            answer = self.governor.answer(reader_id)
+            if answer is not None:
+                return {
+                    "end": {str(p): position for p, position in answer.end.items()},
+                    "late": {str(p): position for p, position in answer.late.items()},
+                    "plan": answer.plan.to_json(),
+                    "tick": answer.tick,
+                }
+            if not is_leader or time.monotonic() >= deadline:
+                return {"wait": True}
+            await self._pause()
+
+    async def _planned(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        offset = Offset.from_json(message["offset"])
+        deadline = time.monotonic() + HOLD_S
+        while not self.governor.planned(message["reader"], offset, message["admitted"]):
+            if time.monotonic() >= deadline:
+                return {"go": False}
+            await self._pause()
+        return {"go": True}
+
+    async def _pause(self) -> None:
+        async with self._wake:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), POLL_S)
+
+
+async def _main(start: Mapping[str, Any], standard_input: asyncio.StreamReader) -> None:
+    config = FlowConfig.from_json(start["config"])
+    recorder = None
+    if start.get("run"):
+        recorder = RunDirectory.create(start["run"], start["record"])
+    governor = Governor(config, time.time, time.monotonic, recorder)
+    server = ControlServer(start["address"], governor)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+
+    async def watch() -> None:
+        await standard_input.read()  # ends when the driver does, however it does
+        server.stop()
+
+    watching = asyncio.create_task(watch())
+    try:
+        await server.run()
+    finally:
+        watching.cancel()
+        if recorder is not None:
+            recorder.close()
+            recorder.write_report(closing_report(governor))
+
+
+async def _start() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 22)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    line = await reader.readline()
+    if line:
+        await _main(json.loads(line), reader)
+
+
+def main() -> None:
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "WARNING"), format="penstock control: %(message)s"
+    )
+    asyncio.run(_start())
+
+
+if __name__ == "__main__":
+    main()

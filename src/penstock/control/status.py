@@ -1,0 +1,102 @@
+"""What is going on, as JSON values: for `flow.status()`, the CLI, and the closing report. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from penstock.control.backlog import look
+from penstock.control.governor import GovernedClass, Governor
+from penstock.control.members import Query
+from penstock.grants.offset import Books, Offset
+from penstock.log.protocol import StreamLog
+from penstock.model import DelayStats
+
+
+def status(governor: Governor) -> dict[str, Any]:
+    """Every class and query as it is now. Rows are those of the readers' whole lives, from their offsets."""
+    total_s = sum(governor.turns.used_s.values())
+    return {
+        "now_s": governor.clock(),
+        "up_s": governor.timer() - governor.started_s,
+        "slots": governor.config.slots,
+        "shedding": governor.shedding,
+        "classes": {name: _class(governor, governed, total_s) for name, governed in governor.classes.items()},
+    }
+
+
+def closing_report(governor: Governor) -> dict[str, Any]:
+    """The last status, as `report.json` keeps it."""
+    return {"kind": "spark", **status(governor)}
+
+
+def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[str, Any]:
+    plant, name = governed.plant, governed.name
+    queries = {q.key: _query(governor, q) for q in governor.queries.values() if q.cls == name}
+    decision = plant.decision
+    used_s = governor.turns.used_s[name]
+    rows = {key: sum(q[key] for q in queries.values()) for key in ("offered", "admitted", "shed", "waiting")}
+    ages = [q["oldest_waiting_s"] for q in queries.values() if q["oldest_waiting_s"] is not None]
+    return {
+        "target_s": plant.cls.delay_target_s,
+        "priority": governor.turns.weights[name],
+        "manager": governed.config.manager,
+        "dry_run": governed.cycle.dry_run,
+        **rows,
+        "oldest_waiting_s": max(ages, default=None),
+        "keep_fraction": plant.keep_fraction,
+        "delay": _delay(plant.delays.stats()),
+        "delay_since_mark": _delay(plant.marked.stats()),
+        "admitted_since_mark": plant.marked.stats().count,
+        "used_s": used_s,
+        "share": used_s / total_s if total_s > 0 else None,
+        "headroom": decision.headroom if decision is not None else None,
+        "reason": decision.reason if decision is not None else None,
+        "floor_s": governor.floor_s(name),
+        "queries": queries,
+    }
+
+
+def _delay(stats: DelayStats) -> dict[str, Any]:
+    return asdict(stats)
+
+
+def _query(governor: Governor, query: Query) -> dict[str, Any]:
+    cost = query.cost
+    readers = {
+        **query.past,
+        **{reader.id: (reader.log, reader.counted) for reader in query.readers.values()},
+    }
+    each = {name: _reader(governor, *reader) for name, reader in readers.items()}
+    ages = [r["oldest_waiting_s"] for r in each.values() if r["oldest_waiting_s"] is not None]
+    return {
+        "name": query.name,
+        **{key: sum(r[key] for r in each.values()) for key in ("offered", "admitted", "shed", "waiting")},
+        "oldest_waiting_s": max(ages, default=None),
+        "running": query.lease is not None,
+        "tick_due": query.data_since_tick,
+        "batches": query.batches,
+        "fixed_s": cost.fixed_s if cost.ready else None,
+        "row_s": cost.row_s if cost.ready else None,
+        "readers": each,
+    }
+
+
+def _reader(governor: Governor, log: StreamLog, offset: Offset) -> dict[str, Any]:
+    waiting = look({offset.reader: (log, offset.end)})
+    oldest_s = waiting.oldest_s
+    books: Books = offset.books
+    ends = waiting.ends[offset.reader]
+    rows = sum(end - offset.end.get(p, 0) for p, end in ends.items())
+    return {
+        "stream": log.name,
+        "offered": books.offered + rows,
+        "admitted": books.admitted,
+        "shed": books.shed,
+        "sampled": books.sampled,
+        "late": books.late,
+        "expired": books.expired,
+        "poison": books.poison,
+        "waiting": rows,
+        "oldest_waiting_s": None if oldest_s is None else max(0.0, governor.clock() - oldest_s),
+    }

@@ -1,0 +1,143 @@
+"""The offset that Spark logs for a governed reader: positions, plan and the books, in one versioned JSON dict.
+
+`partitions()` trusts the end offset alone: Spark does not log the start of batch 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.errors import InvalidInputError
+from penstock.grants.plan import KEEP_ALL, Plan
+
+FORMAT = 1
+
+Positions = Mapping[int, int]
+"""Partition of the log -> position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Rows of a reader whose fate is decided, since its first row. `offered = admitted + shed` here; what
+    lies between the offset's end and the log's end is waiting."""
+
+    admitted: int = 0
+    sampled: int = 0
+    """Shed by the plan's coins."""
+    late: int = 0
+    """Shed because they would have been over the target."""
+    expired: int = 0
+    """Trimmed from the log before they were read."""
+    poison: int = 0
+    """Set aside with a grant that failed again and again."""
+
+    @property
+    def shed(self) -> int:
+        return self.sampled + self.late + self.expired + self.poison
+
+    @property
+    def offered(self) -> int:
+        return self.admitted + self.shed
+
+    def plus(self, other: Books) -> Books:
+        names = ("admitted", "sampled", "late", "expired", "poison")
+        return Books(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def to_json(self) -> list[int]:
+        return [self.admitted, self.sampled, self.late, self.expired, self.poison]
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Where a reader is, and what its last grant decided.
+
+    Attributes:
+        reader: Its id, minted once.
+        grant: Number of the grant that led here; 0 before the first.
+        start: Positions at which that grant begins.
+        end: Positions at which it ends; the next begins here.
+        late: Rows of the grant before these positions are shed as late.
+        plan: What is kept of the rest.
+        books: Up to `end`, since the reader began.
+        ungoverned: The source granted it to itself because the control plane was silent.
+        tick: A grant without rows, which lets Spark close windows.
+    """
+
+    reader: str
+    start: Positions
+    end: Positions
+    grant: int = 0
+    late: Positions = field(default_factory=dict)
+    plan: Plan = KEEP_ALL
+    books: Books = Books()
+    ungoverned: bool = False
+    tick: bool = False
+
+    @classmethod
+    def initial(cls, reader: str, positions: Positions) -> Offset:
+        return cls(reader, positions, positions)
+
+    def to_json(self) -> dict[str, Any]:
+        encoded: dict[str, Any] = {
+            "penstock": FORMAT,
+            "reader": self.reader,
+            "grant": self.grant,
+            "start": _encode(self.start),
+            "end": _encode(self.end),
+            "books": self.books.to_json(),
+        }
+        if self.late:
+            encoded["late"] = _encode(self.late)
+        if self.plan != KEEP_ALL:
+            encoded["plan"] = self.plan.to_json()
+        for name in ("ungoverned", "tick"):
+            if getattr(self, name):
+                encoded[name] = True
+        return encoded
+
+    @classmethod
+    def from_json(cls, encoded: Mapping[str, Any]) -> Offset:
+        version = encoded.get("penstock")
+        if version != FORMAT:
+            raise InvalidInputError(
+                f"an offset of a governed reader has format {FORMAT}",
+                repr(version),
+                "the checkpoint was written by another source or another Penstock; start with a new one",
+            )
+        return cls(
+            reader=encoded["reader"],
+            grant=encoded["grant"],
+            start=_decode(encoded["start"]),
+            end=_decode(encoded["end"]),
+            late=_decode(encoded.get("late", {})),
+            plan=Plan.from_json(encoded.get("plan", {})),
+            books=Books(*encoded["books"]),
+            ungoverned=encoded.get("ungoverned", False),
+            tick=encoded.get("tick", False),
+        )
+
+    def advanced(
+        self, end: Positions, late: Positions, plan: Plan, books: Books, ungoverned: bool = False
+    ) -> Offset:
+        """The offset after the next grant; `books` are those of the grant alone."""
+        return replace(
+            self,
+            grant=self.grant + 1,
+            start=self.end,
+            end=dict(end),
+            late={p: position for p, position in late.items() if position > self.end.get(p, 0)},
+            plan=plan,
+            books=self.books.plus(books),
+            ungoverned=ungoverned,
+            tick=dict(end) == dict(self.end),
+        )
+
+
+def _encode(positions: Positions) -> dict[str, int]:
+    return {str(p): int(position) for p, position in positions.items()}
+
+
+def _decode(encoded: Mapping[str, int]) -> dict[int, int]:
+    return {int(p): int(position) for p, position in encoded.items()}

@@ -1,0 +1,218 @@
+"""From an offset to rows: which segments a grant opens, how many rows it keeps, how tasks share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.grants.offset import Books, Offset, Positions
+from penstock.grants.plan import SCALE, Plan, kept_buckets, kept_rows, opened
+from penstock.log.protocol import HeaderArrays, Segment
+
+Counts = npt.NDArray[np.int64]
+
+
+class ReadableLog(Protocol):
+    """The part of a stream log that selection needs."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def key_column(self) -> str | None: ...
+
+    @property
+    def key_buckets(self) -> int: ...
+
+    def start(self, partition: int = 0) -> int: ...
+
+    def header_arrays(self, partition: int, start: int, end: int) -> HeaderArrays: ...
+
+    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]: ...
+
+    def read(self, segment: Segment) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The opened segments of a grant in one partition of the log, clipped to the grant.
+
+    Attributes:
+        partition: Of the log.
+        first: First position of each opened segment that belongs to the grant.
+        end: Position after its last row of the grant.
+        kept: How many of these rows are kept.
+    """
+
+    partition: int
+    first: Counts
+    end: Counts
+    kept: Counts
+
+
+def select(log: ReadableLog, offset: Offset) -> list[Selection]:
+    """The segments that a grant opens, by partition, with exact counts of what it keeps."""
+    return [_select_partition(log, offset, p) for p in sorted(offset.end)]
+
+
+def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:
+    first = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p))
+    end = offset.end[p]
+    if first >= end:
+        return Selection(p, *(np.empty(0, np.int64) for _ in range(3)))
+    headers = log.header_arrays(p, first, end)
+    mask = opened(offset.plan, p, headers.first_position)
+    firsts = np.maximum(headers.first_position[mask], first)
+    ends = np.minimum((headers.first_position + headers.rows)[mask], end)
+    return Selection(p, firsts, ends, _count_kept(log, offset.plan, p, headers, mask, firsts, ends))
+
+
+def _count_kept(
+    log: ReadableLog,
+    plan: Plan,
+    p: int,
+    headers: HeaderArrays,
+    mask: npt.NDArray[np.bool_],
+    firsts: Counts,
+    ends: Counts,
+) -> Counts:
+    if plan.unit == "key":
+        return _count_by_key(log, plan, p, headers, firsts, ends)
+    if plan.row_keep == SCALE or firsts.size == 0:
+        return ends - firsts
+    # one pass over the opened rows: a call for each of hundreds of segments would cost more than the hash
+    counts = [
+        int(kept_rows(plan, p, int(a), int(b)).sum())
+        for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)
+    ]
+    return np.array(counts, np.int64)
+
+
+def _count_by_key(
+    log: ReadableLog, plan: Plan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
+) -> Counts:
+    """By the headers' counts per key bucket; only a segment that the grant cuts has to be read."""
+    kept = kept_buckets(plan, log.key_buckets)
+    assert headers.key_counts is not None
+    counts = headers.key_counts[:, kept].sum(axis=1).astype(np.int64)
+    whole = (firsts == headers.first_position) & (ends == headers.first_position + headers.rows)
+    for i in np.flatnonzero(~whole):
+        (segment,) = log.headers(p, int(firsts[i]), int(firsts[i]) + 1)
+        counts[i] = int(_key_mask(log, plan, segment, int(firsts[i]), int(ends[i])).sum())
+    return counts
+
+
+def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:
+    """What became of the rows of one grant."""
+    admitted = late = expired = offered = 0
+    for selection in selections:
+        p = selection.partition
+        start, end = offset.start.get(p, 0), offset.end[p]
+        gone = min(max(log.start(p), start), end)
+        lost = min(max(offset.late.get(p, 0), gone), end)
+        offered += end - start
+        expired += gone - start
+        late += lost - gone
+        admitted += int(selection.kept.sum())
+    return Books(admitted, offered - admitted - late - expired, late, expired)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of one partition that one task reads.
+
+    Attributes:
+        partition: Of the log.
+        first: First position.
+        end: Position after the last.
+        seq: How many rows the reader had admitted before this stretch.
+    """
+
+    partition: int
+    first: int
+    end: int
+    seq: int
+
+
+def share_out(
+    selections: Sequence[Selection], admitted_before: int, tasks: int, least_rows: int
+) -> list[list[Range]]:
+    """Divides the kept rows among tasks, about evenly, at borders of segments, in order.
+
+    Args:
+        selections: From `select`.
+        admitted_before: Rows that the reader admitted before this grant.
+        tasks: At most so many.
+        least_rows: A further task is worth its start only for so many rows.
+    """
+    total = sum(int(s.kept.sum()) for s in selections)
+    if total == 0:
+        return []
+    count = max(1, min(tasks, total // max(1, least_rows)))
+    shares: list[list[Range]] = [[] for _ in range(count)]
+    done = 0
+    for s in selections:
+        used = s.kept > 0
+        firsts, ends, kept = s.first[used], s.end[used], s.kept[used]
+        before = done + np.cumsum(kept) - kept
+        task = np.minimum((before + kept // 2) * count // total, count - 1)
+        for t in np.unique(task).tolist():
+            mine = np.flatnonzero(task == t)
+            seq = admitted_before + int(before[mine[0]])
+            shares[t].append(Range(s.partition, int(firsts[mine[0]]), int(ends[mine[-1]]), seq))
+        done += int(kept.sum())
+    return [share for share in shares if share]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Kept rows of one segment: the columns of the log, and where each row comes from."""
+
+    rows: pa.RecordBatch
+    positions: Counts
+    seq: int
+
+
+def read_range(log: ReadableLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
+    """The kept rows of a range, segment by segment; segments that the plan skips are not read."""
+    seq = stretch.seq
+    segments = log.headers(stretch.partition, stretch.first, stretch.end)
+    firsts = np.array([segment.first_position for segment in segments], np.int64)
+    for segment, is_open in zip(segments, opened(plan, stretch.partition, firsts), strict=True):
+        if not is_open:
+            continue
+        first = max(segment.first_position, stretch.first)
+        end = min(segment.end_position, stretch.end)
+        rows = log.read(segment)
+        if plan.unit == "key":
+            mask = _key_mask(log, plan, segment, first, end, rows)
+        elif plan.row_keep == SCALE:
+            mask = None
+        else:
+            mask = kept_rows(plan, stretch.partition, first, end)
+        rows = rows.slice(first - segment.first_position, end - first)
+        positions = np.arange(first, end, dtype=np.int64)
+        if mask is not None:
+            rows, positions = rows.filter(pa.array(mask)), positions[mask]
+        if rows.num_rows:
+            yield Piece(rows, positions, seq)
+            seq += rows.num_rows
+
+
+def _key_mask(
+    log: ReadableLog, plan: Plan, segment: Segment, first: int, end: int, rows: pa.RecordBatch | None = None
+) -> npt.NDArray[np.bool_]:
+    from penstock.log.writer import key_buckets
+
+    column = (log.read(segment) if rows is None else rows).column(log.key_column)
+    clipped = column.slice(first - segment.first_position, end - first)
+    return kept_buckets(plan, log.key_buckets)[key_buckets(clipped, log.key_buckets)]
+
+
+def rows_between(start: Positions, end: Positions) -> int:
+    return sum(end[p] - start.get(p, 0) for p in end)

@@ -1,0 +1,60 @@
+"""What a writer does first: cutting off what a crash left half-written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from penstock.log.compact import trimmed_before
+from penstock.log.index import Index, is_whole
+
+_log = logging.getLogger(__name__)
+
+
+def recover(folder: Path, index: Index) -> int:
+    """Cuts off what a crash left half-written; returns how many bytes, and says so."""
+    records, trimmed = index.records(), trimmed_before(folder)
+    count = records.size
+    while count > 0 and not _is_good(folder, records[count - 1 : count], trimmed):
+        count -= 1
+        while count > 0 and not records[count - 1]["last"]:
+            count -= 1
+    size = count * index.dtype.itemsize
+    cut = index.path.stat().st_size - size
+    last_file, keep = (-1, 0)
+    if count:
+        last = records[count - 1]
+        last_file, keep = int(last["file"]), int(last["offset"] + last["length"])
+    if cut:
+        os.truncate(index.path, size)
+    for path in sorted(folder.glob("*.data")):
+        first = int(path.stem)
+        if first < last_file:
+            continue
+        keep_bytes = keep if first == last_file else 0
+        surplus = path.stat().st_size - keep_bytes
+        if surplus > 0:
+            cut += surplus
+            os.truncate(path, keep_bytes)
+        if keep_bytes == 0:
+            path.unlink()
+    if cut:
+        _log.warning("%s: cut %d bytes of an unfinished append", folder.parent.name, cut)
+    return cut
+
+
+def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:
+    """Whether the rows of a record (an array of one) are there, or are gone on purpose."""
+    if not is_whole(record):
+        return False
+    file = int(record["file"][0])
+    path = folder / f"{file:020d}.data"
+    if not path.exists():
+        return file < trimmed
+    with path.open("rb") as data:
+        data.seek(int(record["offset"][0]))
+        return zlib.crc32(data.read(int(record["length"][0]))) == int(record["data_crc"][0])

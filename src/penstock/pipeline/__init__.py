@@ -1,0 +1,1 @@
+"""Pipelines: what `penstock run` reads from a YAML file. No Spark inside."""

@@ -1,0 +1,34 @@
+"""Reads a pipeline from its YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config import load_config
+from penstock.errors import InvalidInputError
+from penstock.pipeline.sources import SYNTHETIC, ReplaySource
+from penstock.pipeline.spec import PipelineConfig
+
+
+def load_pipeline(path: str | Path | Mapping[str, Any]) -> PipelineConfig:
+    """The pipeline of a YAML file (or of plain values), checked as far as it can be without Spark.
+
+    Relative paths become absolute, from the file's directory, or from the working directory.
+    """
+    pipeline = load_config(PipelineConfig, path, "pipeline")
+    where = "the pipeline" if isinstance(path, Mapping) else str(path)
+    for name, stream in pipeline.streams.items():
+        source = stream.source
+        if (
+            isinstance(source, ReplaySource)
+            and source.trace != SYNTHETIC
+            and not Path(source.trace).is_file()
+        ):
+            raise InvalidInputError(
+                f"{where}: streams.{name}.source.trace must be a file that exists",
+                repr(source.trace),
+                "give a file of arrival times, or synthetic",
+            )
+    return pipeline

@@ -1,0 +1,333 @@
+"""A pipeline: streams, classes, queries and sinks, checked before anything starts.
+
+streams: {readings: {schema: {device: long, at: timestamp}, source: {kind: generator, rate: 1000}}}
+classes: {gold: {target: 2s}}
+queries: {hot: {class: gold, sql: SELECT ... FROM readings, sink: {kind: parquet, path: results/hot}}}
+
+`examples/pipelines` has a whole one with comments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from penstock.config import FlowConfig, Place
+from penstock.errors import UnknownNameError
+from penstock.log.protocol import RESERVED_COLUMNS
+from penstock.pipeline.columns import arrow_schema, parse_type, spark_ddl
+from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
+from penstock.pipeline.sources import (
+    AnySource,
+    ColumnValues,
+    GeneratorSource,
+    LogSource,
+    ReplaySource,
+    kind_only,
+)
+from penstock.pipeline.sql import streams_in, table_names
+from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_name
+
+__all__ = ["PipelineConfig", "QueryConfig", "StreamConfig", "sink_guarantee"]
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class StreamConfig(Part):
+    """One stream: its columns, its time, and who feeds it."""
+
+    columns: dict[str, str] | None = Field(
+        None, alias="schema", min_length=1, description="{device: long, celsius: double, at: timestamp}"
+    )
+    event_time: str | None = Field(None, description="the timestamp column that windows go by")
+    lateness_s: SecondsOrZero = Field(
+        0.0, alias="lateness", description="how late a row may be by its event time (watermark), e.g. 10s"
+    )
+    partitions: int = Field(1, ge=1, description="log partitions, 1 or more")
+    key: str | None = Field(None, description="column whose rows are shed together")
+    source: Annotated[AnySource, BeforeValidator(kind_only)] = Field(
+        LogSource(), description="{kind: replay}, generator, log or files with its settings"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StreamConfig:
+        if self.columns is None:
+            if not isinstance(self.source, LogSource):
+                raise refused(
+                    "is required unless the source is log",
+                    "nothing",
+                    "{device: long, at: timestamp}",
+                    "schema",
+                )
+        else:
+            self._check_columns(self.columns)
+        if self.lateness_s > 0 and self.event_time is None:
+            raise refused(
+                "needs an event_time", f"{self.lateness_s:g}s", "name a timestamp column", "lateness"
+            )
+        return self
+
+    def _check_columns(self, columns: dict[str, str]) -> None:
+        seen: dict[str, str] = {}
+        for name, text in columns.items():
+            with placing("schema", name):
+                parse_type(text)
+            if not name.strip():
+                raise refused("must have names for its columns", repr(name), "for example device", "schema")
+            if name.lower() in RESERVED_COLUMNS:
+                raise refused(
+                    "is the name of a metadata column",
+                    repr(name),
+                    f"rename it, e.g. {name.strip('_')}",
+                    "schema",
+                    name,
+                )
+            if name.lower() in seen:
+                raise refused(
+                    "must differ from the others by more than case",
+                    f"{seen[name.lower()]!r} and {name!r}",
+                    "rename one; names in SQL have no case",
+                    "schema",
+                    name,
+                )
+            seen[name.lower()] = name
+        for at in ("key", "event_time"):
+            column = getattr(self, at)
+            if column is not None and column not in columns:
+                raise unknown_name(column, columns, at)
+        if self.event_time is not None and parse_type(columns[self.event_time])[0] != "TIMESTAMP":
+            raise refused(
+                "must be a timestamp column",
+                f"{self.event_time!r}, a {columns[self.event_time]}",
+                f"write {self.event_time}: timestamp in the schema",
+                "event_time",
+            )
+        if isinstance(self.source, ReplaySource | GeneratorSource):
+            _check_values(self.source.values, columns)
+
+    def arrow_schema(self) -> pa.Schema | None:
+        """The user's columns; `None` where the log knows them."""
+        return None if self.columns is None else arrow_schema(self.columns)
+
+    def spark_ddl(self) -> str | None:
+        """The user's columns in Spark's DDL; `None` where the log knows them."""
+        return None if self.columns is None else spark_ddl(self.columns)
+
+
+def _check_values(values: Mapping[str, ColumnValues], columns: Mapping[str, str]) -> None:
+    for name in values:
+        if name not in columns:
+            raise unknown_name(name, columns, "source", "values", name)
+    for name, text in columns.items():
+        (ddl, arrow), at = parse_type(text), ("source", "values", name)
+        if name not in values:
+            if pa.types.is_date(arrow) or pa.types.is_binary(arrow) or pa.types.is_decimal(arrow):
+                raise refused(f"is required for a column of type {ddl}", "nothing", "give choices", *at)
+            continue
+        choices = values[name].choices
+        if choices is None:
+            if not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow)):
+                raise refused("can have a range only in a column of numbers", ddl, "give choices", *at)
+            continue
+        try:
+            pa.array(choices, arrow)
+        except (pa.ArrowException, TypeError, ValueError):
+            raise refused(f"must have choices of type {ddl}", list(choices), "see the schema", *at) from None
+
+
+def _metadata(value: Any) -> bool | tuple[str, ...]:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, list | tuple):
+        raise refused("must be true, false or a list", repr(value), f"{list(RESERVED_COLUMNS)}")
+    for name in value:
+        if name not in RESERVED_COLUMNS:
+            raise unknown_name(str(name), RESERVED_COLUMNS)
+    return tuple(value)
+
+
+def _refuse_trigger(raw: Any) -> Any:
+    if isinstance(raw, dict) and "trigger" in raw:
+        raise refused(
+            "is not a key",
+            repr(raw["trigger"]),
+            "Penstock decides when a micro-batch runs; give the class a target",
+            "trigger",
+        )
+    return raw
+
+
+class QueryConfig(Part):
+    """One query: its class, what it computes, and where results go."""
+
+    cls: str = Field(alias="class", description="one of the classes")
+    sql: str | None = Field(None, description="SELECT ... FROM a stream")
+    function: str | None = Field(None, description="module:function that returns a DataFrame")
+    streams: tuple[str, ...] = Field((), description="the streams it reads, e.g. [readings]")
+    metadata: Annotated[bool | tuple[str, ...], BeforeValidator(_metadata)] = Field(
+        False, description="true, or a list of metadata columns such as [_weight]"
+    )
+    mode: Literal["append", "update", "complete"] = Field("append", description="append, update or complete")
+    sink: Annotated[AnySink, BeforeValidator(kind_only)] = Field(
+        ConsoleSink(), description="{kind: console}, parquet, log or memory with its settings"
+    )
+    checkpoint: Place | None = Field(None, description="a directory; inside the run directory by default")
+    shuffle_partitions: int | None = Field(None, ge=1, description="1 or more; the session's by default")
+
+    _no_trigger = model_validator(mode="before")(_refuse_trigger)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> QueryConfig:
+        if (self.sql is None) == (self.function is None):
+            got = "neither" if self.sql is None else "both"
+            raise refused("must have either sql or function", got, "sql: SELECT ... FROM readings")
+        if self.sql is not None and not self.sql.strip():
+            raise refused("must not be empty", repr(self.sql), "SELECT ... FROM readings", "sql")
+        if self.function is not None and not _FUNCTION.fullmatch(self.function):
+            raise refused(
+                "must be module:function", repr(self.function), "for example my_queries:averages", "function"
+            )
+        if self.function is not None and not self.streams:
+            raise refused("is required beside a function", "nothing", "list what it reads", "streams")
+        if self.mode != "append" and isinstance(self.sink, ParquetSink):
+            raise refused("must be append for a parquet sink", repr(self.mode), "files only grow", "mode")
+        if self.mode == "complete" and isinstance(self.sink, LogSink):
+            raise refused(
+                "must be append or update for a log sink", repr(self.mode), "logs only grow", "mode"
+            )
+        return self
+
+
+def _sql_name(name: str) -> str:
+    if not _SQL_NAME.fullmatch(name):
+        raise refused(
+            "must have a name of letters, digits and _", repr(name), "as SQL needs it, e.g. my_readings"
+        )
+    return name
+
+
+SqlName = Annotated[str, AfterValidator(_sql_name)]
+"""Of streams and queries: views, and tables of memory sinks."""
+
+
+class PipelineConfig(FlowConfig):
+    """What `penstock run` runs: a flow, its streams and its queries."""
+
+    streams: dict[SqlName, StreamConfig] = Field(
+        min_length=1, description="{readings: {schema: {...}, source: {...}}}"
+    )
+    queries: dict[SqlName, QueryConfig] = Field(
+        min_length=1, description="{hot: {class: gold, sql: ..., sink: {...}}}"
+    )
+
+    _no_trigger = model_validator(mode="before")(_refuse_trigger)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PipelineConfig:
+        self._refuse_twins(
+            "streams", ((name, name.lower()) for name in self.streams), "differ by more than case"
+        )
+        for name, query in self.queries.items():
+            if query.cls not in self.classes:
+                raise unknown_name(query.cls, self.classes, "queries", name, "class")
+            self._check_streams(name, query)
+            self._check_log_sink(name, query)
+        queries = self.queries.items()
+        self._refuse_twins(
+            "queries",
+            ((n, q.sink.path.rstrip("/")) for n, q in queries if isinstance(q.sink, ParquetSink)),
+            "have a parquet path of its own",
+        )
+        self._refuse_twins(
+            "queries",
+            ((n, q.sink.stream) for n, q in queries if isinstance(q.sink, LogSink)),
+            "have a log stream of its own to write to",
+        )
+        self._refuse_twins(
+            "queries",
+            ((n, (q.sink.name or n).lower()) for n, q in queries if isinstance(q.sink, MemorySink)),
+            "have a memory table of its own",
+        )
+        self._refuse_twins(
+            "queries",
+            ((n, q.checkpoint.rstrip("/")) for n, q in queries if q.checkpoint is not None),
+            "have a checkpoint of its own",
+        )
+        return self
+
+    @staticmethod
+    def _refuse_twins(kind: str, named: Iterator[tuple[str, str]], rule: str) -> None:
+        first: dict[str, str] = {}
+        for name, value in named:
+            if value in first:
+                raise refused(
+                    f"must {rule}", f"{value!r}, which {first[value]} has", "change one", kind, name
+                )
+            first[value] = name
+
+    def _check_streams(self, name: str, query: QueryConfig) -> None:
+        for stream in query.streams:
+            if stream not in self.streams:
+                raise unknown_name(stream, self.streams, "queries", name, "streams")
+        read = self.streams_of(name)
+        if not read:
+            tables = table_names(query.sql or "")
+            if not tables:
+                raise refused(
+                    "must read a stream", repr(query.sql), "SELECT ... FROM a stream", "queries", name, "sql"
+                )
+            near = UnknownNameError("", tables[0], self.streams).hint
+            raise refused(
+                f"must read a stream: {', '.join(self.streams)}",
+                repr(tables[0]),
+                near,
+                "queries",
+                name,
+                "sql",
+            )
+        if self.classes[query.cls].sampling == "key":
+            for stream in read:
+                if self.streams[stream].key is None:
+                    raise refused(
+                        f"is required, because query {name} of class {query.cls} is sampled by key",
+                        "nothing",
+                        "name a column of the stream",
+                        "streams",
+                        stream,
+                        "key",
+                    )
+
+    def _check_log_sink(self, name: str, query: QueryConfig) -> None:
+        if not isinstance(query.sink, LogSink):
+            return
+        stream, at = query.sink.stream, ("queries", name, "sink", "stream")
+        if stream not in self.streams:
+            raise unknown_name(stream, self.streams, *at)
+        if not isinstance(self.streams[stream].source, LogSource):
+            raise refused(
+                "must be a stream that nothing else feeds",
+                f"{stream!r}, fed by {self.streams[stream].source.kind}",
+                f"set streams.{stream}.source to log, or write to another stream",
+                *at,
+            )
+        if stream in self.streams_of(name):
+            raise refused("must not be a stream that the query reads", repr(stream), "write to another", *at)
+
+    def streams_of(self, query: str) -> tuple[str, ...]:
+        """The streams a query reads: those it lists, else those its SQL names."""
+        config = self.queries[query]
+        return config.streams or streams_in(config.sql or "", self.streams)
+
+    def checkpoint_of(self, query: str, run: Path) -> str:
+        """Where a query's checkpoint lies."""
+        return self.queries[query].checkpoint or str(run / "checkpoints" / query)
+
+    def flow_config(self) -> FlowConfig:
+        """The part that the control plane needs."""
+        return FlowConfig.model_validate({name: getattr(self, name) for name in FlowConfig.model_fields})

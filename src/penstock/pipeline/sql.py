@@ -1,0 +1,29 @@
+"""Which streams a SQL text reads, told by the names after FROM and JOIN. Not a parser: Spark is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_COMMENT_OR_TEXT = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"
+_ALIASED = rf"{_NAME}(?:\s+(?:as\s+)?(?!(?:join|where|group|on|left|right|inner|full|cross)\b){_NAME})?"
+_TABLES = re.compile(
+    rf"\b(?:from|join)\s+(?:stream\s*\(?\s*)?({_ALIASED}(?:\s*,\s*{_ALIASED})*)", re.IGNORECASE
+)
+
+
+def table_names(sql: str) -> list[str]:
+    """The names after FROM and JOIN, each once, in order; tables, views, streams alike."""
+    found: dict[str, None] = {}
+    for match in _TABLES.finditer(_COMMENT_OR_TEXT.sub(" ", sql)):
+        for item in match[1].split(","):
+            found[item.split()[0].strip("`")] = None
+    return list(found)
+
+
+def streams_in(sql: str, streams: Iterable[str]) -> tuple[str, ...]:
+    """The streams that a SQL text reads; names in SQL have no case."""
+    by_name = {stream.lower(): stream for stream in streams}
+    read = (by_name.get(table.lower()) for table in table_names(sql))
+    return tuple(dict.fromkeys(stream for stream in read if stream is not None))

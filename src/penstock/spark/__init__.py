@@ -1,0 +1,1 @@
+"""Structured Streaming under Penstock: what talks to Spark, and nothing else."""

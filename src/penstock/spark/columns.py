@@ -1,0 +1,61 @@
+"""Metadata columns of a governed stream, and the Spark schema of a log's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
+
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.selection import Piece
+from penstock.log.protocol import ARRIVAL, RESERVED_COLUMNS
+
+_TYPES = {
+    ARRIVAL: TimestampType(),
+    "_position": LongType(),
+    "_seq": LongType(),
+    "_sic": DoubleType(),
+    "_weight": DoubleType(),
+}
+
+
+def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
+    """The metadata columns that `metadata=` asks for: all, none, or those named."""
+    if isinstance(wanted, bool):
+        return RESERVED_COLUMNS if wanted else ()
+    for name in wanted:
+        if name not in RESERVED_COLUMNS:
+            raise UnknownNameError("a metadata column", name, RESERVED_COLUMNS)
+    return tuple(name for name in RESERVED_COLUMNS if name in wanted)
+
+
+def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
+    """What Spark sees: the user's columns, then the metadata columns asked for."""
+    for name in user_schema.names:
+        if name in RESERVED_COLUMNS:
+            raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
+    fields = from_arrow_schema(user_schema).fields
+    return StructType([*fields, *(StructField(name, _TYPES[name], False) for name in metadata)])
+
+
+def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: float) -> pa.RecordBatch:
+    """The rows of a piece as Spark expects them."""
+    rows = piece.rows
+    arrays = [rows.column(i) for i, name in enumerate(rows.schema.names) if name != ARRIVAL]
+    names = [name for name in rows.schema.names if name != ARRIVAL]
+    count = rows.num_rows
+    for name in metadata:
+        if name == ARRIVAL:
+            column = rows.column(ARRIVAL).cast(pa.timestamp("us", tz="UTC"))
+        elif name == "_position":
+            column = pa.array(piece.positions)
+        elif name == "_seq":
+            column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
+        else:
+            column = pa.array(np.full(count, sic if name == "_sic" else weight))
+        arrays.append(column)
+        names.append(name)
+    return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -1,0 +1,297 @@
+"""`penstock.attach`: a Spark application's governed streams, and the control plane that governs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.config import FlowConfig, load_flow_config
+from penstock.control.client import PREFIX, ControlClient, ControlSilentError
+from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.spark.columns import metadata_columns
+from penstock.spark.session import adopt_session
+from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
+
+START_TIMEOUT_S = 30.0
+
+
+def attach(spark: SparkSession, config: str | Path | Mapping[str, Any] | FlowConfig) -> Flow:
+    """Governs streaming queries of a Spark application.
+
+    Args:
+        spark: From `penstock.session`, or your own.
+        config: A YAML file, the same as a mapping, or a `FlowConfig`.
+
+    Returns:
+        The flow: `flow.read_stream(name, cls=...)` gives governed streaming DataFrames. Use it in a `with`,
+        or call `flow.stop()`.
+    """
+    return Flow(spark, load_flow_config(config))
+
+
+class Flow:
+    """The governed streams of one Spark application."""
+
+    def __init__(self, spark: SparkSession, config: FlowConfig) -> None:
+        adopt_session(spark)
+        self.spark, self.config = spark, config
+        spark.dataSource.register(PenstockSource)
+        self._names: set[str] = set()
+        self._own: ControlProcess | None = None
+        if config.address is None:
+            self._own = ControlProcess(config)
+        self.address = config.address or self._own.address  # type: ignore[union-attr]
+        self._client = ControlClient(self.address)
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read_stream(
+        self,
+        name: str,
+        cls: str,
+        metadata: bool | Sequence[str] = False,
+        query: str | None = None,
+        starting: str = "earliest",
+    ) -> DataFrame:
+        """A governed streaming DataFrame of a stream: use it like any other.
+
+        Args:
+            name: The stream, a directory of the log.
+            cls: The class whose target and share its query has.
+            metadata: `True` or names of `_arrival`, `_position`, `_seq`, `_sic`, `_weight` to add.
+            query: What to call its query in reports; the stream's name by default.
+            starting: A new query begins at the "earliest" row of the log, or with the "latest".
+        """
+        return self._read(name, cls, metadata, query or name, "", starting)
+
+    def query(self, name: str, cls: str) -> QueryReaders:
+        """Readers for one query with several sources: its micro-batches cut all of them at one moment.
+
+        Args:
+            name: The query's name, used once.
+            cls: Its class.
+        """
+        self._check_class(cls)
+        if name in self._names:
+            raise InvalidInputError("a query's name is used once", repr(name), "choose another")
+        self._names.add(name)
+        return QueryReaders(self, name, cls)
+
+    def _read(
+        self, name: str, cls: str, metadata: bool | Sequence[str], query: str, slot: str, starting: str
+    ) -> DataFrame:
+        self._check_class(cls)
+        if starting not in ("earliest", "latest"):
+            raise UnknownNameError("starting", starting, ("earliest", "latest"))
+        config = self.config.classes[cls]
+        options = SourceOptions(
+            stream=str(self._stream(name)),
+            read_from=str(self._stream(name)),
+            query=query,
+            cls=cls,
+            address=self.address,
+            metadata=metadata_columns(metadata),
+            tasks=self.spark.sparkContext.defaultParallelism,
+            fail_open_after_s=self.config.fail_open_after_s,
+            poison_after=config.poison_after or 0,
+            shed_lane=config.shed_lane,
+            starting=starting,
+            slot=slot,
+        )
+        return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
+
+    def _stream(self, name: str) -> Path:
+        found = self.config.log / name
+        if not (found / "stream.json").exists():
+            known = [path.parent.name for path in self.config.log.glob("*/stream.json")]
+            if known:
+                raise UnknownNameError("a stream", name, known)
+            raise InvalidInputError(
+                f"stream {name} is in the log at {self.config.log}", "no stream there", "create it first"
+            )
+        return found
+
+    def _check_class(self, cls: str) -> None:
+        if cls not in self.config.classes:
+            raise UnknownNameError("class", cls, self.config.classes)
+
+    # -- looking and changing -------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Every class and query as it is now: rows, delays, shares, costs."""
+        status: dict[str, Any] = self._request({"op": "status"})["status"]
+        return status
+
+    def set_target(self, cls: str, target: str | float) -> None:
+        """Changes a class's delay target; below what was measured to be possible it is refused."""
+        floor_s = self.status()["classes"].get(cls, {}).get("floor_s")
+        from penstock.units import parse_duration_s
+
+        target_s = parse_duration_s(target, f"class {cls}: target")
+        if floor_s is not None and target_s < floor_s:
+            raise InvalidInputError(
+                f"class {cls}: a target is at least the measured floor of {floor_s:.2f} s",
+                f"{target_s:g} s",
+                "the floor is two fixed costs of every query's micro-batch; use fewer queries or a longer target",
+            )
+        self.change(cls, target=target_s)
+
+    def change(self, cls: str, **changes: Any) -> None:
+        """Changes a class while it runs: target, priority, manager, settings, sampling, min_keep_fraction, dry_run."""
+        self._check_class(cls)
+        self._request({"op": "change", "cls": cls, "changes": changes})
+
+    def set_shedding(self, on: bool) -> None:
+        """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
+        self._request({"op": "shedding", "on": on})
+
+    def mark(self) -> None:
+        """Begins a new stretch for the `_since_mark` figures of `status`."""
+        self._request({"op": "mark"})
+
+    def drain(self, timeout_s: float = 60.0) -> bool:
+        """Processes what waits, sheds nothing of it, and closes the windows that the watermark has passed.
+
+        Returns:
+            Whether nothing waited any more within the timeout; producers should have stopped.
+        """
+        self._request({"op": "drain"})
+        deadline = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < deadline:
+                queries = [q for c in self.status()["classes"].values() for q in c["queries"].values()]
+                if not any(q["waiting"] or q["running"] or q["tick_due"] for q in queries):
+                    return True
+                time.sleep(0.1)
+            return False
+        finally:
+            self._request({"op": "drain", "on": False})
+
+    # -- stopping -------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Stops the governed queries between two micro-batches, then the control plane. Again is a no-op."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._refuse(timeout_s)
+        for query in self.active_queries():
+            query.stop()
+        if self._own is not None:
+            self._own.stop()
+        self._client.close()
+
+    def _refuse(self, timeout_s: float) -> None:
+        """Refuses grants and waits until no batch runs: stopping inside one may end in a stack overflow."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while self._request({"op": "refuse"})["running"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+        except ControlSilentError:
+            pass  # nothing to wait for: the sources go on by themselves and are stopped where they are
+
+    def active_queries(self) -> list[StreamingQuery]:
+        """The streaming queries of this session that read through this flow."""
+        return [query for query in self.spark.streams.active if _reads_from(query, self.address)]
+
+    def __enter__(self) -> Flow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            return self._client.request(message)
+
+
+class QueryReaders:
+    """Readers of one query with several sources."""
+
+    def __init__(self, flow: Flow, name: str, cls: str) -> None:
+        self._flow, self.name, self.cls = flow, name, cls
+        self._count = 0
+
+    def read_stream(
+        self, name: str, metadata: bool | Sequence[str] = False, starting: str = "earliest"
+    ) -> DataFrame:
+        """One of the query's streams; see `Flow.read_stream`."""
+        self._count += 1
+        slot = f"{self._count}:{name}"
+        return self._flow._read(name, self.cls, metadata, self.name, slot, starting)
+
+
+def _reads_from(query: StreamingQuery, address: str) -> bool:
+    """Whether a source of a query is governed at an address: the plan's leaves show their options."""
+    return address in str(query._jsq.streamingQuery().logicalPlan().toString())
+
+
+class ControlProcess:
+    """A control plane as a child process; it ends when its standard input does."""
+
+    def __init__(self, config: FlowConfig) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
+        self.address = f"{PREFIX}{self._folder.name}/control"
+        self._start = {
+            "address": self.address,
+            "config": config.to_json(),
+            "run": None if config.run is None else str(config.run),
+            "record": {"kind": "spark", "flow": json.loads(config.to_json())},
+        }
+        self._process = self._spawn()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.control.server"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._start).encode() + b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        client = ControlClient(self.address)
+        while True:
+            try:
+                client.request({"op": "status"})
+                client.close()
+                return process
+            except ControlSilentError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise PenstockError(
+                        f"the control plane starts; got exit code {process.poll()}; hint: its message is above"
+                    ) from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ends it and waits until its run directory is closed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()

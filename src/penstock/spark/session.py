@@ -1,0 +1,269 @@
+"""A SparkSession with the settings that were measured to help, and the ones a governed source needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidInputError, MissingExtraError, UnknownNameError
+from penstock.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_LEVELS = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
+SMALLEST_MEMORY_MB = 512  # Spark refuses a driver below 450 MB
+
+_LOG_PROPERTIES = Path(__file__).with_name("log4j2.properties")
+_MB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredSetting:
+    """A setting that a governed source cannot do without.
+
+    Attributes:
+        name: Its name in Spark.
+        value: The value it must have.
+        why: What goes wrong otherwise, as a clause.
+    """
+
+    name: str
+    value: str
+    why: str
+
+
+REQUIRED = (
+    RequiredSetting(
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+        "false",
+        "empty micro-batches run outside the gate",
+    ),
+)
+"""All of them can be set on a running session; a query takes them over when it starts."""
+
+
+def session(
+    app: str = "penstock",
+    master: str = "local[*]",
+    cores: int | None = None,
+    memory: str = "2g",
+    log_level: str = "ERROR",
+    local_files: bool | None = None,
+    **conf: object,
+) -> SparkSession:
+    """Builds a SparkSession for governed queries, or returns the one that runs if it suits them.
+
+    Memory and other options of the JVM hold for the first session of a process: Spark keeps its JVM.
+
+    Args:
+        app: The application's name.
+        master: Where Spark runs.
+        cores: Cores of `local[*]`, or of the whole cluster; `None`: this machine's, or as the cluster has it.
+        memory: The driver's heap; in local mode that is all of Spark's.
+        log_level: What Spark's log shows on stderr.
+        local_files: Whether checkpoints lie on a local disk; `None`: in local mode they do.
+        conf: Settings of Spark, which win over ours: `session(**{"spark.ui.enabled": True})`.
+
+    Raises:
+        InvalidInputError: An argument is wrong, no Java was found, or a session runs that does not suit.
+    """
+    chosen = {name: _text(value) for name, value in conf.items()}
+    settings = session_settings(app, master, cores, memory, log_level, local_files, chosen)
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtraError("a Spark session", "pyspark", "spark") from None
+    running = _running_session()
+    if running is not None:
+        check_session(running, chosen)
+        return running
+    with _environment(local=master.startswith("local")):
+        spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    if "spark.log.level" not in chosen:
+        # For a JVM that was there before. The setting spark.log.level would do it with a line on stderr.
+        spark.sparkContext.setLogLevel(log_level.upper())
+    if _has_local_files(master, local_files):
+        _write_no_checksum_files(spark)
+    check_session(spark)
+    return spark
+
+
+def check_session(spark: SparkSession, chosen: Mapping[str, str] | None = None) -> None:
+    """Refuses a session that a governed source cannot do with, or whose settings differ from the chosen."""
+    for setting in unmet_settings(spark):
+        raise InvalidInputError(
+            f"{setting.name} must be {setting.value} in a session with governed queries: {setting.why}",
+            spark.conf.get(setting.name),
+            f"spark.conf.set({setting.name!r}, {setting.value!r}), or build it with penstock.session()",
+        )
+    for name, value in (chosen or {}).items():
+        got = spark.conf.get(name, None)
+        if got != value:
+            raise InvalidInputError(
+                f"{name} must be {value} as asked, but a session runs already in this process",
+                "no value" if got is None else got,
+                "stop that session first, or leave the setting out",
+            )
+
+
+def unmet_settings(spark: SparkSession) -> list[RequiredSetting]:
+    """Required settings that a session does not have."""
+    return [setting for setting in REQUIRED if spark.conf.get(setting.name) != setting.value]
+
+
+def adopt_session(spark: SparkSession) -> list[RequiredSetting]:
+    """Sets what a running session lacks, for queries that start from now on; returns what was changed."""
+    unmet = unmet_settings(spark)
+    for setting in unmet:
+        spark.conf.set(setting.name, setting.value)
+    check_session(spark)
+    return unmet
+
+
+def session_settings(
+    app: str,
+    master: str,
+    cores: int | None,
+    memory: str,
+    log_level: str,
+    local_files: bool | None,
+    chosen: Mapping[str, str],
+) -> dict[str, str]:
+    """The settings `session` starts Spark with; the chosen ones come last and win."""
+    _check_names(chosen)
+    _check_memory(memory)
+    level = log_level.upper()
+    if level not in LOG_LEVELS:
+        raise UnknownNameError("log_level", log_level, LOG_LEVELS)
+    master, cores = _place(master, cores)
+    local = master.startswith("local")
+    settings = {
+        "spark.app.name": app,
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        # A Connect client has no JVM beside it; the control plane's socket is on this host.
+        "spark.api.mode": "classic",
+        # Empty micro-batches would run outside the gate.
+        **{setting.name: setting.value for setting in REQUIRED},
+        # Small batches took 0.21 s instead of 0.29 s.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Timestamps mean the same wherever a query runs; the source's Arrow timestamps are UTC.
+        "spark.sql.session.timeZone": "UTC",
+        # A governed process often runs beside others: no port, no memory for pages nobody looks at.
+        "spark.ui.enabled": "false",
+        # The progress bar writes over the user's terminal.
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.defaultJavaOptions": _java_options(level, chosen),
+        # Not set: spark.sql.execution.arrow.maxRecordsPerBatch, as a source's record batches pass uncut.
+    }
+    if cores is not None:
+        # Each partition of a small batch costs a task: the default of 200 takes seconds.
+        settings["spark.sql.shuffle.partitions"] = str(cores)
+    if local:
+        # A host name that does not resolve, or a VPN, would stop the start; and no port faces the network.
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if _has_local_files(master, local_files):
+        # Spark's default forks chmod and readlink four times for each entry of its logs; this one, once.
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
+    return {**settings, **chosen}
+
+
+def _has_local_files(master: str, local_files: bool | None) -> bool:
+    return master.startswith("local") if local_files is None else local_files
+
+
+def _write_no_checksum_files(spark: SparkSession) -> None:
+    """Lets Hadoop write no .crc beside each local file, which costs another fork of chmod.
+
+    RawLocalFileSystem in `fs.file.impl` would do so too, but RocksDB state and `textFile` fail with it.
+    """
+    jvm, context = spark._jvm, spark._jsc
+    assert jvm is not None
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)
+
+
+def _java_options(level: str, chosen: Mapping[str, str]) -> str:
+    options = [
+        # Without it Spark announces its default log profile and warns through every start.
+        f"-Dlog4j2.configurationFile={_LOG_PROPERTIES.as_uri()}",
+        f"-Dpenstock.log.level={level}",
+    ]
+    if not re.search(r"-XX:\+Use\w+GC\b", chosen.get("spark.driver.extraJavaOptions", "")):
+        options.append("-XX:+UseParallelGC")  # faster small batches; a second collector would stop the JVM
+    return " ".join(options)
+
+
+def _place(master: str, cores: int | None) -> tuple[str, int | None]:
+    """The master with its cores written out, and their number where it is known."""
+    if cores is not None and cores < 1:
+        raise InvalidInputError("cores must be a positive number", cores, "leave it out to use all")
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if not match:
+        return master, cores
+    if match[1] == "*":
+        cores = cores or len(os.sched_getaffinity(0))
+        return master.replace("*", str(cores)), cores
+    own = int(match[1] or 1)
+    if cores not in (None, own):
+        raise InvalidInputError(f"master {master} has {own} cores", f"cores={cores}", "use master='local[*]'")
+    return master, own
+
+
+def _check_names(chosen: Mapping[str, str]) -> None:
+    for name in chosen:
+        if not name.startswith("spark."):
+            raise InvalidInputError(
+                "a Spark setting's name begins with 'spark.'",
+                repr(name),
+                "session() itself takes app, master, cores, memory, log_level, local_files",
+            )
+
+
+def _check_memory(memory: str) -> None:
+    match = re.fullmatch(r"(\d+)([kmgt])b?", memory.lower())
+    if not match or int(match[1]) * _MB[match[2]] < SMALLEST_MEMORY_MB:
+        raise InvalidInputError(
+            f"memory is at least {SMALLEST_MEMORY_MB} MB, as a number and a unit", repr(memory), "use '2g'"
+        )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _running_session() -> SparkSession | None:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+@contextmanager
+def _environment(local: bool) -> Iterator[None]:
+    """What Spark's launcher reads from the environment; JAVA_HOME is put back afterwards."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if local or name not in os.environ:  # workers of another Python lack our packages
+            os.environ[name] = sys.executable
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: the JVM runs already
+        yield
+        return
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(find_java(os.environ).home)
+    try:
+        yield
+    finally:
+        del os.environ["JAVA_HOME"]
+        if before is not None:
+            os.environ["JAVA_HOME"] = before

@@ -1,0 +1,288 @@
+"""The governed source: a Python data source whose every offset is a grant of the control plane.
+
+`latestOffset`, `partitions` and `commit` run in a planner process on the driver's host, one a source;
+`read` runs on the executors. Nothing here decides: it asks, writes the answer down, and carries it out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.grants.journal import JournalWriter
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.selection import Range, grant_books, read_range, select, share_out
+from penstock.log.open import open_stream
+from penstock.log.protocol import StreamLog
+from penstock.log.readers import ReaderRegistry
+from penstock.spark.asking import Asking, Given
+from penstock.spark.columns import spark_schema, with_metadata
+
+FORMAT_NAME = "penstock"
+LEAST_TASK_ROWS = 20_000
+"""Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
+BATCH_ROWS = 8192
+"""Rows handed to Spark at once, so that what is kept of many segments does not travel in crumbs."""
+PROGRESS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What `flow.read_stream` tells a source; strings on the way, as Spark's options are.
+
+    Attributes:
+        stream: The stream's directory, for the planner.
+        read_from: Where executors read it: the same directory, or a Flight address.
+        query: The query's name; readers of one query share their micro-batches.
+        cls: Its class.
+        address: Of the control plane; empty for a source that nobody governs.
+        metadata: Metadata columns, in order.
+        tasks: Most tasks that read one batch.
+        max_rows: Of an ungoverned batch; 0 for all there is.
+        fail_open_after_s: Silence after which it goes on by itself.
+        poison_after: Failures after which a grant is set aside; 0 for never.
+        shed_lane: Whether what is shed stays in the log.
+        starting: "earliest" or "latest".
+        slot: Which of its query's readers it is; empty for a reader that is a query of its own.
+    """
+
+    stream: str
+    read_from: str
+    query: str = ""
+    cls: str = ""
+    address: str = ""
+    metadata: tuple[str, ...] = ()
+    tasks: int = 1
+    max_rows: int = 0
+    fail_open_after_s: float = 5.0
+    poison_after: int = 0
+    shed_lane: bool = False
+    starting: str = "earliest"
+    slot: str = ""
+
+    def to_option(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_option(cls, text: str) -> SourceOptions:
+        values = json.loads(text)
+        return cls(**{**values, "metadata": tuple(values["metadata"])})
+
+
+class PenstockSource(DataSource):
+    """`spark.readStream.format("penstock")`; made by `flow.read_stream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.from_option(self.options["penstock"])
+
+    def schema(self) -> StructType:
+        options = self._options()
+        return spark_schema(open_stream(options.stream).user_schema, options.metadata)
+
+    def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
+        return PenstockStreamReader(self._options())
+
+
+@dataclass
+class ReadTask(InputPartition):
+    """What one task reads of a grant."""
+
+    stream: str
+    plan: Plan
+    ranges: list[Range]
+    metadata: tuple[str, ...]
+    weight: float
+    sic: float
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Asks before every micro-batch, and reads what it was given."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._planner: _Planner | None = None
+
+    def _plan(self) -> _Planner:
+        if self._planner is None:
+            self._planner = _Planner(self.options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._plan().initial().to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._plan().stop_at_present_end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        offset = self._plan().next(Offset.from_json(start))
+        return start if offset is None else offset.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._plan().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._plan().tasks(Offset.from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ReadTask)
+        return read_task(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._plan().progress(Offset.from_json(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of a useful size."""
+    log = open_stream(task.stream)
+    ready: list[pa.RecordBatch] = []
+    rows = 0
+    for stretch in task.ranges:
+        for piece in read_range(log, task.plan, stretch):
+            ready.append(with_metadata(piece, task.metadata, task.weight, task.sic))
+            rows += ready[-1].num_rows
+            if rows >= BATCH_ROWS:
+                yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+                ready, rows = [], 0
+    if ready:
+        yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+
+
+class _Planner:
+    """The planning side of a reader: the log's headers, the journal, and the line to the control plane."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.log: StreamLog = open_stream(options.stream)
+        self._asking = Asking(options) if options.address else None
+        self._journal: JournalWriter | None = None
+        self._until: dict[int, int] | None = None
+        self._progress_s = 0.0
+        self._shown: Offset | None = None
+
+    def initial(self) -> Offset:
+        at_end = self.options.starting == "latest"
+        positions = {p: self.log.end(p) if at_end else self.log.start(p) for p in range(self.log.partitions)}
+        return Offset.initial(f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}", positions)
+
+    def stop_at_present_end(self) -> None:
+        self._until = self._ends()
+
+    def _ends(self) -> dict[int, int]:
+        return {p: self.log.end(p) for p in range(self.log.partitions)}
+
+    def report(self) -> dict[str, Any] | None:
+        """The log's true end, so that Spark's own page shows the backlog."""
+        if self._shown is None:
+            return None
+        return replace(self._shown, end=self._ends()).to_json()
+
+    def next(self, start: Offset) -> Offset | None:
+        """The offset after the next grant; `None` for nothing new."""
+        self._shown = start
+        self.progress(start)
+        if self._until is not None:
+            return self._next_available_now(start)
+        given = self._take_all(start) if self._asking is None else self._asking.ask(start, self._ends())
+        return None if given is None else self._propose(start, given)
+
+    def _next_available_now(self, start: Offset) -> Offset | None:
+        """ "Nothing new" would end the query: wait for the turn instead, up to where the log ended at first."""
+        assert self._until is not None
+        while any(position > start.end.get(p, 0) for p, position in self._until.items()):
+            given = self._take_all(start) if self._asking is None else self._asking.ask(start, self._until)
+            if given is not None:
+                given = replace(given, end={p: min(end, self._until[p]) for p, end in given.end.items()})
+                return self._propose(start, given)
+        return None
+
+    def _take_all(self, start: Offset) -> Given | None:
+        """What an ungoverned source takes: everything, or its row limit."""
+        ends = self._ends() if self._until is None else self._until
+        given = limited(start.end, ends, self.options.max_rows or None)
+        return None if given == dict(start.end) else Given(given, {}, KEEP_ALL)
+
+    def _propose(self, start: Offset, given: Given) -> Offset:
+        draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
+        books = grant_books(self.log, draft, select(self.log, draft))
+        journal = self._journal_of(start)
+        poison = journal.poison_rows(start.grant)
+        corrected = replace(
+            start.books, admitted=start.books.admitted - poison, poison=start.books.poison + poison
+        )
+        offset = replace(draft, books=corrected.plus(books))
+        journal.proposed(offset)
+        if self.options.shed_lane and books.shed:
+            self._pin(start)
+        return offset
+
+    def tasks(self, offset: Offset) -> list[InputPartition]:
+        """The read tasks of a batch that Spark has logged."""
+        selections = select(self.log, offset)
+        admitted = sum(int(s.kept.sum()) for s in selections)
+        journal = self._journal_of(offset)
+        attempt = journal.planned(offset)
+        if self._asking is not None:
+            self._asking.planned(offset, admitted)
+        if 0 < self.options.poison_after < attempt:
+            journal.set_aside(offset, admitted)
+            return []
+        shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
+        keep = offset.plan.keep_probability(self.log.key_buckets)
+        offered = max(1, sum(offset.end[p] - offset.start.get(p, 0) for p in offset.end))
+        weight = 1.0 / keep if keep > 0 else 0.0
+        return [
+            ReadTask(self.options.read_from, offset.plan, share, self.options.metadata, weight, 1.0 / offered)
+            for share in shares
+        ]
+
+    def progress(self, offset: Offset) -> None:
+        """Tells the reader registry how far the query is, not more than once a second."""
+        if time.monotonic() - self._progress_s >= PROGRESS_EVERY_S:
+            self._progress_s = time.monotonic()
+            ReaderRegistry(self.log).advance(offset.reader, offset.end)
+
+    def _pin(self, start: Offset) -> None:
+        registry = ReaderRegistry(self.log)
+        pinned = next((r.pinned for r in registry.readers() if r.name == start.reader), {})
+        pins = {p: min(position, pinned.get(p, position)) for p, position in start.end.items()}
+        if pins != dict(pinned):
+            registry.advance(start.reader, start.end, pins)
+
+    def _journal_of(self, offset: Offset) -> JournalWriter:
+        if self._journal is None:
+            self._journal = JournalWriter(Path(self.options.stream) / "plans", offset.reader)
+        return self._journal
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+        if self._journal is not None:
+            self._journal.close()
+
+
+def limited(start: Any, ends: Any, rows: int | None) -> dict[int, int]:
+    """Ends cut to a number of rows in all, shared by what waits in each partition."""
+    waiting = {p: max(0, end - start.get(p, 0)) for p, end in ends.items()}
+    total = sum(waiting.values())
+    if rows is None or total <= rows:
+        return dict(ends)
+    return {p: start.get(p, 0) + -(-waiting[p] * rows // total) for p in ends}

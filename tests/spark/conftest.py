@@ -1,0 +1,29 @@
+"""One Spark session for all tests that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A quiet session on two cores; mark the module with `pytestmark = pytest.mark.spark`."""
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.streaming.checkpointLocation": (folder / "checkpoints").as_uri(),
+    }
+    started = session(app="penstock-tests", master="local[2]", memory="1g", **settings)
+    yield started
+    for query in started.streams.active:
+        query.stop()
+    started.stop()
