@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`penstock.attach` and `penstock.session`, loaded when they are used: most of Penstock needs no Spark."""
+    """`penstock.attach` and `penstock.session`, loaded when used: most of Penstock needs no Spark."""
     if name == "attach":
         from penstock.spark.flow import attach
 

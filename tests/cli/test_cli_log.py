@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.cli import main
 from penstock.log.embedded import EmbeddedLog
+from penstock.log.flight import FlightLog
+from penstock.log.paced import create_paced
 from penstock.log.readers import ReaderRegistry
+from penstock.log.schedule import Schedule
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -62,3 +69,52 @@ def test_a_place_that_is_no_log_is_one_line_and_exit_code_2(
     assert len(errors) == 2
     assert "a log is a directory of streams" in errors[0]
     assert "a stream has been created" in errors[1]
+
+
+def test_a_paced_stream_is_listed_with_what_has_arrived(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = Schedule(np.array([2, 2]), np.array([0, 10**17]), np.array([0, 10**17]))
+    paced = create_paced(root / "burst", [pa.record_batch([[1, 2]], schema=SCHEMA)], schedule)
+    paced.begin(1.0)
+    ReaderRegistry(paced).advance("fraud", {0: 1})
+    assert main(["log", "streams", str(root), "--json", "-"]) == 0
+    burst, readings = json.loads(capsys.readouterr().out)
+    assert (burst["stream"], burst["rows"], burst["readers"], burst["bytes"] > 0) == ("burst", 2, 1, True)
+    assert readings["stream"] == "readings"
+    assert main(["log", "readers", str(root / "burst"), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["behind"] == 1
+    assert main(["log", "forget", str(root / "burst"), "fraud"]) == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_log_is_served_until_it_is_told_to_stop(root: Path, tmp_path: Path, stop: signal.Signals) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    command = ["log", "serve", str(root), "--token-file", str(tmp_path / "token")]
+    code = f"import sys; from penstock.cli import main; sys.exit(main({command!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        said = served.stdout.readline()
+        assert said.startswith(f"serving {root} at grpc://127.0.0.1:")
+        with FlightLog(said.split()[-1], "readings", "secret") as log:
+            assert log.append(pa.record_batch([[4]], schema=SCHEMA)) == 4
+        served.send_signal(stop)
+        assert served.stdout.read() == "stopped\n"
+        assert served.wait(60) == 0
+    with EmbeddedLog(root / "readings") as log:
+        assert log.append(pa.record_batch([[5]], schema=SCHEMA)) == 5
+
+
+def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    assert main(["log", "serve", str(root), "--token-file", str(tmp_path / "empty")]) == 2
+    assert main(["log", "serve", str(root), "--token-file", str(tmp_path / "missing")]) == 2
+    assert main(["log", "serve", str(root), "--host", "0.0.0.0"]) == 2
+    assert main(["log", "serve", str(root), "--fsync", "nevr"]) == 2
+    empty, missing, host, fsync = capsys.readouterr().err.splitlines()
+    assert "a token file holds a token" in empty
+    assert "No such file" in missing
+    assert "a log that other machines reach has a token" in host
+    assert "did you mean 'never'" in fsync

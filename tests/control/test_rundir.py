@@ -26,7 +26,7 @@ from penstock.control.rundir import (
     read_run,
 )
 from penstock.errors import InvalidInputError
-from penstock.model import Decision, DelayStats, Expected, Grant, Observation, WaitingRows
+from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 from penstock.testing import ScriptedManager, ScriptedPlant, observation
 
 CONFIG: dict[str, object] = {"manager": "ctrl", "streams": ["readings"], "target_s": 2.0}
@@ -57,6 +57,7 @@ observations = st.builds(
     delay=st.builds(DelayStats, counts, unknown, unknown, unknown, unknown, unknown),
     output_delay_s=arrays,
     waiting=st.builds(WaitingRows, arrays, arrays),
+    batch=st.none() | st.builds(BatchTiming, number, number, number, number),
 )
 decisions = st.builds(
     Decision,
@@ -75,7 +76,7 @@ def assert_equal(first: object, second: object) -> None:
     assert type(first) is type(second)
     for field in fields(first):  # type: ignore[arg-type]
         before, after = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(before, DelayStats | WaitingRows):
+        if isinstance(before, DelayStats | WaitingRows | BatchTiming):
             assert_equal(before, after)
         elif isinstance(before, np.ndarray):
             assert after.dtype == np.float64
@@ -296,7 +297,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ('{"format": 2}', "this Penstock reads runs up to format 1; got 2; hint: read it with a newer"),
+        ('{"format": 3}', "this Penstock reads runs up to format 2; got 3; hint: read it with a newer"),
         ('{"format": "1"}', r"config\.json states the format of its run; got '1'"),
         ("{}", r"config\.json states the format of its run; got None"),
         ("[1]", r"config\.json states the format of its run; got None"),
@@ -331,7 +332,7 @@ def test_observations_of_other_columns_are_refused(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.ipc.new_stream(str(tmp_path / "run" / "observations.arrows"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(InvalidInputError, match=r"has the columns of format 1; got \['x'\]"):
+    with pytest.raises(InvalidInputError, match=r"has the columns of format 2; got \['x'\]"):
         read_run(tmp_path / "run")
 
 
@@ -349,3 +350,18 @@ def test_a_decision_that_was_refused_is_recorded_as_proposed(tmp_path: Path) -> 
     with RunDirectory.create(tmp_path / "run", CONFIG) as run:
         Cycle(ScriptedPlant([observation()]), ScriptedManager([bad]), recorder=run).run()
     assert math.isnan(read_run(tmp_path / "run").decisions[0].keep_fraction)
+
+
+def test_a_run_of_format_1_which_knew_no_micro_batches_is_still_read(tmp_path: Path) -> None:
+    seen = record(tmp_path / "run", rows=3)
+    file = tmp_path / "run" / "observations.arrows"
+    rows = pa.ipc.open_stream(file.read_bytes()).read_all().drop_columns(["batch"])
+    with file.open("wb") as output, pa.ipc.new_stream(output, rows.schema) as batches:
+        batches.write_table(rows)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "format": 1}))
+    recorded = read_run(tmp_path / "run")
+    assert not recorded.truncated
+    for before, after in zip(seen, recorded.observations, strict=True):
+        assert_equal(before, after)
+        assert after.batch is None

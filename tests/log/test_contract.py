@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +175,11 @@ def test_readers_of_a_paced_stream_are_registered_and_nothing_is_trimmed(tmp_pat
     assert registry.advance("fraud", {0: 8}).seen_s == 7.0
     assert registry.trim() == {0: 0}
     assert log.end() == 8
+
+
+def test_executors_import_the_log_without_grpc_or_the_command_line() -> None:
+    """It is imported in every Python worker of Spark."""
+    heavy = ("pyarrow.flight", "pydantic", "typer", "rich", "pyspark", "pandas", "numba")
+    code = f"import sys, penstock.log; print([m for m in {heavy!r} if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInputError
-from penstock.model import DelayStats, Grant, Observation, WaitingRows
+from penstock.model import BatchTiming, DelayStats, Grant, Observation, WaitingRows
 from penstock.policies.load.deadline import DeadlineConfig, DeadlineManager
 from penstock.testing import observation
 
@@ -254,3 +254,80 @@ def test_settings_that_break_a_rule_are_rejected(settings: dict[str, object], me
 def test_the_time_between_grants_is_a_part_of_the_target() -> None:
     assert DeadlineConfig(grant_fraction=0.025).period_s(2.0) == pytest.approx(0.05)
     assert DeadlineConfig(grant_fraction=0.1).period_s(2.0) == pytest.approx(0.2)
+
+
+BATCH = BatchTiming(fixed_s=0.2, row_s=0.001, length_s=0.8, cycle_s=1.0)
+"""A micro-batch of this grant holds 600 rows; the next one ends 1.8 s from now."""
+
+
+def test_a_micro_batch_holds_what_its_length_allows_and_the_oldest_rows_go_first() -> None:
+    seen = waiting([9.0, 9.5, 9.9], [300, 290, 400], batch=BATCH)
+    # it ends in 0.8 s: rows from before 8.84 s are hopeless; 590 from before 9.84 s must be decided, and fit
+    assert granted(deadline(), seen) == Grant(9.9, pytest.approx(8.84), 1.0, pytest.approx(600))
+
+
+def test_rows_that_would_be_late_at_the_end_of_the_next_micro_batch_are_sampled_now() -> None:
+    seen = waiting([9.0, 9.5, 9.9], [400, 400, 200], batch=BATCH)
+    decision = deadline().decide(seen)
+    assert decision.grant == Grant(pytest.approx(9.84), pytest.approx(8.84), pytest.approx(0.75))
+    assert decision.expected.admitted_rows == pytest.approx(600)
+    oldest = granted(deadline(victims="oldest"), seen)
+    assert (oldest.shed_before_s, oldest.keep_fraction) == (9.0, 1.0), "to the resolution of the headers"
+
+
+def test_a_small_micro_batch_ends_sooner_and_saves_older_rows() -> None:
+    few = granted(deadline(), waiting([8.4, 9.9], [50, 50], batch=BATCH))
+    # 0.2 + 100 * 0.001 = 0.3 s
+    assert few.shed_before_s == pytest.approx(8.34)
+    many = granted(deadline(), waiting([8.4, 9.9], [50, 5000], batch=BATCH))
+    assert many.shed_before_s == pytest.approx(8.84)
+
+
+def test_a_micro_batch_is_planned_from_its_timing_alone() -> None:
+    """Neither the headroom nor the cost a row is asked for: both are in the timing, and measured with it."""
+    timing = waiting([9.0, 9.5], [400, 400], batch=BATCH, cost_per_row_s=None, work_s=0.0, busy_s=0.0)
+    assert granted(deadline(), timing).keep_fraction == pytest.approx(0.75)
+    busy = waiting([9.0, 9.5], [400, 400], batch=BATCH, network_load_s=50.0)
+    assert granted(deadline(), busy).keep_fraction == pytest.approx(0.75)
+
+
+def test_where_a_micro_batch_takes_longer_than_the_target_the_newest_rows_are_still_let_in() -> None:
+    slow = BatchTiming(fixed_s=3.0, row_s=0.001, length_s=4.5, cycle_s=4.5)
+    grant = granted(deadline(), waiting([6.0, 7.5, 8.0, 9.9], [100, 100, 100, 100], batch=slow))
+    assert grant.shed_before_s == pytest.approx(10.0 - 4.5 / 2)
+    assert (grant.cut_s, grant.keep_fraction) == (9.9, 1.0), "late results are better than none"
+
+
+def test_a_micro_batch_has_room_for_one_row_however_short_it_is() -> None:
+    short = BatchTiming(fixed_s=0.2, row_s=0.001, length_s=0.1, cycle_s=0.1)
+    grant = granted(deadline(), waiting([9.9], [100], batch=short))
+    assert grant.limit_rows == 1.0
+
+
+def test_the_margin_of_micro_batches_leaves_three_quarters_of_the_target() -> None:
+    manager = deadline()
+    for _ in range(200):
+        granted(manager, late(50.0, batch=BATCH))
+    assert manager.state.margin_s == pytest.approx(0.5)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(
+    headers(from_s=5.0, most_rows=2000),
+    st.builds(BatchTiming, st.floats(0.01, 1), st.floats(1e-6, 1e-2), st.floats(0.01, 3), st.floats(0.01, 5)),
+    st.sampled_from(["uniform", "oldest"]),
+)
+def test_a_micro_batch_is_never_planned_fuller_than_its_length(
+    rows: list[tuple[float, int]], batch: BatchTiming, victims: str
+) -> None:
+    rows = sorted(rows)
+    seen = waiting([at for at, _ in rows], [count for _, count in rows], batch=batch)
+    decision = deadline(victims=victims).decide(seen)
+    grant, room = decision.grant, max(1.0, (batch.length_s - batch.fixed_s) / batch.row_s)
+    assert grant is not None
+    assert 0.0 <= grant.keep_fraction <= 1.0
+    assert decision.expected.admitted_rows is not None
+    assert decision.expected.admitted_rows <= room * (1 + 1e-9)
+    if sum(count for _, count in rows) <= room and rows[0][0] >= grant.shed_before_s:
+        assert grant.keep_fraction == 1.0, "nothing is shed while all that waits fits and is in time"
+        assert grant.cut_s >= rows[-1][0]

@@ -71,8 +71,9 @@ def look(readers: Mapping[str, tuple[ReadableStream, Positions]]) -> Waiting:
         ends[name] = {p: max(log.end(p), positions.get(p, 0)) for p in range(log.partitions)}
         for p, end in ends[name].items():
             first = max(positions.get(p, 0), log.start(p))
-            if end > first:
-                stretches.append(_stretch(name, p, log.header_arrays(p, first, end), first, end))
+            headers = log.header_arrays(p, first, end, keys=False)
+            if end > first and len(headers):  # none when a trim came in between
+                stretches.append(_stretch(name, p, headers, first, end))
     return Waiting(stretches, ends)
 
 
@@ -99,7 +100,7 @@ def profile(waiting: Waiting) -> WaitingRows:
     edges = np.linspace(arrival_s[0], arrival_s[-1], _BINS)
     edges[-1] = arrival_s[-1]
     index = np.minimum(np.searchsorted(edges, arrival_s, side="left"), _BINS - 1)
-    return WaitingRows(edges, np.bincount(index, weights=rows, minlength=_BINS))
+    return WaitingRows(edges, np.bincount(index, weights=rows, minlength=_BINS).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The client of a control plane: one JSON line out, one JSON line back. Used by sources, flows and the CLI."""
+"""The client of a control plane: one JSON line out, one back. Used by sources, flows and the CLI."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class ControlClient:
             ) from error
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            error = answer["error"]
-            raise InvalidInputError(error["rule"], error["got"], error["hint"])
+            refused = answer["error"]
+            raise InvalidInputError(refused["rule"], refused["got"], refused["hint"])
         return answer
 
     def _read_line(self) -> bytes:

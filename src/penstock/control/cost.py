@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import InvalidInputError, require_positive
 
 _POINTS = 6
-"""So many batches without a clear effect of their rows: the input is small, the model starts with what it has."""
+"""After so many batches without a clear effect of their rows the model starts with what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class CostState:
     """Mean relative deviation of a batch from what was expected."""
     outliers: int = 0
     """In a row, in one direction; negative when faster than expected."""
+    updates: int = 0
+    """Batches learned from since it was ready."""
     points: int = 0
     """Batches between the warm-up and readiness, and the largest of them."""
     largest_rows: int = 0
@@ -118,15 +120,15 @@ class CostModel:
             return
         expected_s = self.batch_s(rows)
         ratio = self._robust(took_s / expected_s)
-        if ratio is None:
-            return
         state.spread += (abs(ratio - 1.0) - state.spread) / (2 * config.level_memory_batches)
-        state.level *= ratio ** (1.0 / config.level_memory_batches)
+        # the first batches after the warm-up say more than a guess from small ones: they move the level fully
+        state.updates += 1
+        state.level *= ratio ** max(1.0 / config.level_memory_batches, 1.0 / (1 + state.updates))
         self._anchor(rows, took_s)
         # the shape is fitted to times at the level of the day, or drift would pass for a cost of rows
         self._fit(rows, expected_s * ratio / state.level)
 
-    def _robust(self, ratio: float) -> float | None:
+    def _robust(self, ratio: float) -> float:
         """The ratio to learn from, clipped; an outlier waits until the next one agrees."""
         state, config = self.state, self.config
         limit = config.outlier_ratio
@@ -137,7 +139,7 @@ class CostModel:
         state.outliers = state.outliers + sign if state.outliers * sign > 0 else sign
         if abs(state.outliers) >= config.outlier_repeats:
             return min(max(ratio, 1.0 / limit**2), limit**2)
-        return limit**0.5 if sign > 0 else limit**-0.5
+        return math.sqrt(limit if sign > 0 else 1.0 / limit)
 
     def _first(self, rows: int, took_s: float) -> None:
         """After the warm-up batches grow until rows show in the time, or several gave no larger one."""

@@ -1,4 +1,4 @@
-"""Processing delays as weighted samples: a batch's rows complete together, their arrivals come from headers."""
+"""Processing delays as weighted samples: a batch completes as a whole, its arrivals come from headers."""
 
 from __future__ import annotations
 

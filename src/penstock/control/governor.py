@@ -53,12 +53,13 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Joining:
     """Who joins: `query` is what shares micro-batches, `name` what the user calls it, `slot` which of its
-    readers this is (empty for the only one)."""
+    readers this is (empty for the only one), `token` which call of `read_stream` made it."""
 
     query: str
     name: str
     cls: str
     slot: str = ""
+    token: str = ""
 
 
 @dataclass(slots=True)
@@ -91,20 +92,28 @@ class Governor:
         timer: Callable[[], float],
         recorder: Recorder | None = None,
     ) -> None:
-        self.config, self.clock, self.timer, self.recorder = config, clock, timer, recorder
+        self.config, self._wall, self.timer, self.recorder = config, clock, timer, recorder
+        self._newest_s = -math.inf
         self.turns = Turns({name: cls.priority for name, cls in config.classes.items()})
         self.classes: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
             self.classes[name] = self._govern(name, cls)
         self.queries: dict[str, Query] = {}
         self.readers: dict[str, Reader] = {}
+        self.forbidden: dict[str, tuple[str, str, str]] = {}
+        """By token, the error that a reader's next question gets: rule, got, hint."""
         self.shedding = True
         self.started_s = self._last_s = timer()
         self._grants = 0
 
+    def clock(self) -> float:
+        """Seconds since the epoch, never before a row that is there: when the clock goes back, a cut at "now"
+        would hide all rows until it has caught up."""
+        return max(self._wall(), self._newest_s)
+
     def _govern(self, name: str, config: ClassConfig, plant: ClassPlant | None = None) -> GovernedClass:
         manager = config.build_manager()
-        plant = plant or ClassPlant(config.query_class(name), self.clock())
+        plant = plant or ClassPlant(config.query_class(name), self.timer())
         cycle = Cycle(
             plant,
             manager,
@@ -137,10 +146,15 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
+        _check_key(self.classes[cls].config.sampling, log)
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
-        reader = Reader(offset.reader, key, joining.slot, log, connection, offset, dict(seen), offset)
+        reader = Reader(
+            offset.reader, key, joining.slot, joining.token, log, connection, offset, dict(seen), offset
+        )
         query.past.pop(reader.id, None)
+        # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
+        query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
         return reader
 
@@ -181,11 +195,11 @@ class Governor:
             query.leader = reader_id
 
     def answer(self, reader_id: str) -> Answer | None:
-        """The grant for a reader that has asked; `None` when it is not its turn, or nothing is worth it yet."""
+        """The grant for a reader that has asked; `None` when it is not its turn or not worth a batch yet."""
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
-        if query.error is not None:
-            raise InvalidInputError(f"query {query.key} may go on", query.error, "see its class")
+        if reader.token in self.forbidden:
+            raise InvalidInputError(*self.forbidden[reader.token])
         query.asked_s = self.timer()
         if query.lease is not None:
             return self._same_cut(query, query.lease, reader)
@@ -231,6 +245,7 @@ class Governor:
         query.batches += 1
         plant = self.classes[query.cls].plant
         if lease.replay:
+            query.data_since_tick |= lease.admitted > 0
             return
         if lease.admitted:
             total = float(lease.arrival_rows.sum())
@@ -249,6 +264,8 @@ class Governor:
     def _look(self, query: Query) -> Waiting:
         readers = {reader.id: (reader.log, reader.positions) for reader in query.readers.values()}
         query.waiting, query.looked_s = look(readers), self.timer()
+        newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
+        self._newest_s = max(self._newest_s, newest_s)
         plant = self.classes[query.cls].plant
         for reader in query.readers.values():
             for p, end in query.waiting.ends[reader.id].items():
@@ -268,11 +285,12 @@ class Governor:
 
     def _wants(self, query: Query, waiting: Waiting) -> bool:
         target_s = self.classes[query.cls].plant.cls.delay_target_s
-        oldest_s = waiting.oldest_s
+        oldest_s, quiet_s = waiting.oldest_s, self.timer() - query.done_s
         if oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
-            quiet_s = self.timer() - query.done_s
             return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
         if not query.cost.ready or query.draining:
+            return True
+        if oldest_s > self._wall() and quiet_s >= target_s / 2:  # the clock went back: their age is not known
             return True
         age_s = max(0.0, self.clock() - oldest_s)
         if age_s + query.cost.batch_s(waiting.rows) >= target_s / 2:
@@ -293,7 +311,8 @@ class Governor:
         mine = [q for q in wanting if q.cls == query.cls]
         if min(mine, key=_head).key != query.key:
             return False
-        self.turns.begin(query.cls, {q.cls for q in wanting})
+        holding = {q.cls for q in self.queries.values() if q.lease is not None}
+        self.turns.begin(query.cls, {q.cls for q in wanting} | holding)
         return True
 
     def turn(self, query: Query) -> Turn:
@@ -360,7 +379,9 @@ class Governor:
             self._step(governed, query, profile(waiting), self._timing(query, turn))
             decision = governed.plant.decision
             grant = decision.grant if decision is not None else None
-            if grant is None:  # the check refused the decision: nothing is shed on a doubtful word
+            # while its cost is learned a query takes what the row limit allows; and when the check refused
+            # the decision, nothing is shed on a doubtful word
+            if grant is None or not query.cost.ready:
                 grant = Grant(self.clock(), -math.inf, 1.0)
         else:
             grant = Grant(self.clock(), -math.inf, governed.plant.keep_fraction)
@@ -402,7 +423,7 @@ class Governor:
     # -- the periodic part ----------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Called every few hundredths of a second: busy time, and decisions of managers that have a period."""
+        """Called every few hundredths of a second: busy time, and decisions of managers with a period."""
         now = self.timer()
         passed_s, self._last_s = now - self._last_s, now
         for name, governed in self.classes.items():
@@ -410,7 +431,7 @@ class Governor:
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
                 governed.plant.busy_s += passed_s
             governed.plant.work_s += passed_s * sum(q.lease is not None for q in queries)
-            wait_s = self.clock() - governed.plant.last_s
+            wait_s = now - governed.plant.last_s
             if not governed.gives_grants and queries and wait_s >= self._period_s(governed):
                 self._step(governed, None, WaitingRows(np.empty(0), np.empty(0)), None)
 
@@ -428,6 +449,7 @@ class Governor:
             waiting_rows += query.waiting.rows
         governed.plant.prepare(
             self.clock(),
+            self.timer(),
             [q.key for q in queries],
             waiting,
             waiting_rows,
@@ -463,9 +485,13 @@ class Governor:
         """Puts new settings of a class in force: target, priority, manager, settings, sampling, limits."""
         before = self.governed(name)
         config = before.config.changed(changes, f"class {name}")
+        for reader in self.readers.values():
+            if self.queries[reader.query].cls == name:
+                _check_key(config.sampling, reader.log)
         before.plant.cls = config.query_class(name)
         if config.manager == before.config.manager and config.settings == before.config.settings:
-            governed = replace(before, config=config, period_s=before.period_s)
+            period_s = config.manager_config().period_s(config.target_s)
+            governed = replace(before, config=config, period_s=period_s)
             governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
             governed.cycle.dry_run = config.dry_run or self.config.dry_run
         else:
@@ -474,7 +500,7 @@ class Governor:
         self.turns.set_weight(name, config.priority)
 
     def floor_s(self, name: str) -> float | None:
-        """The least target that a class could meet, by the measured fixed costs; `None` before they are."""
+        """The least target that a class could meet, by the measured fixed costs."""
         queries = [q for q in self.queries.values() if q.cost.ready]
         mine = [q for q in queries if q.cls == name]
         if not mine:
@@ -484,9 +510,18 @@ class Governor:
         return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
 
 
-def _head(query: Query) -> tuple[float, str]:
+def _head(query: Query) -> tuple[float, float, str]:
+    """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
     oldest_s = query.waiting.oldest_s if query.waiting is not None else None
-    return (math.inf if oldest_s is None else oldest_s), query.key
+    return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
+
+
+def _check_key(sampling: Sampling, log: StreamLog) -> None:
+    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
+    if sampling == "key" and log.key_column is None:
+        raise InvalidInputError(
+            "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
+        )
 
 
 def _rows(offset: Offset) -> int:

@@ -1,4 +1,4 @@
-"""Who is governed: readers, the queries they belong to, and the grants these hold. Plain state, no decisions."""
+"""Who is governed: readers, the queries they belong to, and the grants these hold. State, no decisions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Reader:
     id: str
     query: str
     slot: str
+    token: str
     log: StreamLog
     connection: object
     offset: Offset
@@ -92,8 +93,6 @@ class Query:
     refused: bool = False
     """No more grants: it is being stopped."""
     draining: bool = False
-    error: str | None = None
-    """Why its next question is answered with an error."""
     batches: int = 0
     past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
     """Log and last offset of readers that are gone: they stay in the books."""

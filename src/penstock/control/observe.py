@@ -16,7 +16,7 @@ class ClassPlant:
     Load is batch time: a class that has share 0.6 of the turns has a headroom of about 0.6.
     """
 
-    def __init__(self, cls: QueryClass, now_s: float) -> None:
+    def __init__(self, cls: QueryClass, timer_s: float) -> None:
         self.cls = cls
         self.delays = DelayLedger()
         self.marked = DelayLedger()
@@ -24,7 +24,8 @@ class ClassPlant:
         self.keep_fraction = 1.0
         self.decision: Decision | None = None
         self.pending: Observation | None = None
-        self.last_s = now_s
+        self.last_s = timer_s
+        """On the timer: a period is a duration, and the clock may go back."""
         self._next_id = 1
         self.rate_per_s = 0.0
         self._clear()
@@ -56,6 +57,7 @@ class ClassPlant:
     def prepare(
         self,
         now_s: float,
+        timer_s: float,
         queries: list[str],
         waiting: WaitingRows,
         waiting_rows: int,
@@ -66,7 +68,8 @@ class ClassPlant:
         """Closes the period: what `observe` will report.
 
         Args:
-            now_s: The moment of the observation.
+            now_s: The moment of the observation, as arrival times are.
+            timer_s: The same moment on the timer.
             queries: The class's queries, in a fixed order: its outputs.
             waiting: What the grant is for, by arrival.
             waiting_rows: What waits in the whole class.
@@ -74,8 +77,8 @@ class ClassPlant:
             running_s: Expected rest of the batches that run.
             batch: What a batch of the query to be granted costs.
         """
-        # a clock that went back, or two grants within a moment, must not make a rate infinite
-        period_s = max(now_s - self.last_s, 1e-3)
+        # two grants within a moment must not make a rate infinite
+        period_s = max(timer_s - self.last_s, 1e-3)
         rows = np.concatenate(self._delay_rows) if self._delay_rows else np.empty(0)
         delays = np.concatenate(self._delay_s) if self._delay_s else np.empty(0)
         outputs = [self._output_s.get(query, (0.0, 0.0)) for query in queries]
@@ -107,7 +110,7 @@ class ClassPlant:
             batch=batch,
         )
         self._next_id += 1
-        self.last_s = now_s
+        self.last_s = timer_s
         self._clear()
 
     def observe(self) -> Observation | None:

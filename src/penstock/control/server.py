@@ -98,6 +98,8 @@ class ControlServer:
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
             _log.debug("a connection ended: %r", error)
+        except Exception:  # the source takes it for silence, asks anew and at last goes on by itself
+            _log.exception("a question was not answered")
         finally:
             self.governor.leave(connection)
             await self._notify()
@@ -119,7 +121,7 @@ class ControlServer:
             return await self._do(connection, message)
         except InvalidInputError as error:
             return {"error": {"rule": error.rule, "got": str(error.got), "hint": error.hint}}
-        except (ValueError, KeyError, TypeError, PenstockError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, PenstockError) as error:
             return {
                 "error": {"rule": "a message is well formed", "got": repr(error), "hint": "see client.py"}
             }
@@ -130,7 +132,7 @@ class ControlServer:
                 log = open_stream(message["log"])
                 offset = Offset.from_json(message["offset"])
                 self.governor.join(
-                    Joining(**{k: message[k] for k in ("query", "cls", "name", "slot")}),
+                    Joining(**{k: message[k] for k in ("query", "cls", "name", "slot", "token")}),
                     log,
                     connection,
                     offset,
@@ -147,6 +149,9 @@ class ControlServer:
                 return {"floor_s": self.governor.floor_s(message["cls"])}
             case "shedding":
                 self.governor.shedding = bool(message["on"])
+                return {"ok": True}
+            case "forbid":
+                self.governor.forbidden[message["token"]] = (message["rule"], message["got"], message["hint"])
                 return {"ok": True}
             case "refuse" | "drain" | "mark" as op:
                 return self._command(op, message)

@@ -42,7 +42,7 @@ class Turn:
 
 
 LEAST_FIXED = 2.0
-"""A turn is at least so many times the fixed cost: below it most of the time would go into starting batches."""
+"""A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
 
 
 def plan_turns(demands: Mapping[str, Demand]) -> dict[str, Turn]:

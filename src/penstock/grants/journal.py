@@ -12,6 +12,7 @@ is the last proposal of each number up to the last one known to be logged.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -62,6 +63,9 @@ def read_journal(path: Path) -> Journal:
 def _take(journal: Journal, line: Mapping[str, Any]) -> None:
     if "proposed" in line:
         offset = Offset.from_json(line["proposed"])
+        # what was proposed from here on is an orphan, or follows a checkpoint that was put back
+        while journal.entries and next(reversed(journal.entries)) >= offset.grant:
+            journal.entries.popitem()
         journal.entries[offset.grant] = Entry(offset)
     elif "planned" in line:
         if line["planned"] in journal.entries:
@@ -76,14 +80,15 @@ class JournalWriter:
     def __init__(self, folder: Path, reader: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{reader}.jsonl"
-        self._last = _tail(read_journal(self.path))
+        self._recent = _recent(read_journal(self.path).entries)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
             os.write(self._file, b"\n")
 
     def proposed(self, offset: Offset) -> None:
         """Writes a grant down, surely on disk on return."""
-        self._last = Entry(offset)
+        before = {number: entry for number, entry in self._recent.items() if number == offset.grant - 1}
+        self._recent = {**before, offset.grant: Entry(offset)}
         self._write({"proposed": offset.to_json()})
         os.fsync(self._file)
 
@@ -103,23 +108,25 @@ class JournalWriter:
             os.fsync(self._file)
 
     def poison_rows(self, grant: int) -> int:
-        """How many rows of the last grant were set aside."""
-        last = self._last
-        return last.poison_rows or 0 if last is not None and last.offset.grant == grant else 0
+        """How many rows of a recent grant were set aside."""
+        entry = self._recent.get(grant)
+        return 0 if entry is None else entry.poison_rows or 0
 
     def close(self) -> None:
         os.close(self._file)
 
     def _entry(self, offset: Offset) -> Entry:
-        if self._last is None or self._last.offset.grant != offset.grant:
+        if offset.grant not in self._recent:
             # the journal was lost or moved; what Spark logged counts
             self.proposed(offset)
-        assert self._last is not None
-        return self._last
+        return self._recent[offset.grant]
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._file, data) < len(data):  # a disk that fills up takes a part without an error
+            raise OSError(errno.ENOSPC, "a plan is journaled whole or not answered", str(self.path))
 
 
-def _tail(journal: Journal) -> Entry | None:
-    return journal.entries[max(journal.entries)] if journal.entries else None
+def _recent(entries: dict[int, Entry]) -> dict[int, Entry]:
+    """The last two grants: the last may be an orphan, and Spark then goes on from the one before it."""
+    return dict(list(entries.items())[-2:])

@@ -1,4 +1,4 @@
-"""The offset that Spark logs for a governed reader: positions, plan and the books, in one versioned JSON dict.
+"""The offset that Spark logs for a governed reader: positions, plan and books, in one versioned JSON dict.
 
 `partitions()` trusts the end offset alone: Spark does not log the start of batch 0.
 """

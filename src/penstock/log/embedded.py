@@ -166,6 +166,7 @@ class EmbeddedLog:
         return to_arrays(self._between(partition, start, end), keys)
 
     def _between(self, partition: int, start: int, end: int) -> np.ndarray:
+        check_partition(self, partition)
         return self._indexes[partition].between(max(start, self.start(partition)), end)
 
     def read(self, segment: Segment) -> pa.RecordBatch:
@@ -180,13 +181,12 @@ class EmbeddedLog:
             )
         offset, length = int(found[0]["offset"]), int(found[0]["length"])
         mapped = self._mapped(partition, int(found[0]["file"]), offset + length, first_left)
-        data = mapped.slice(offset, length)
-        whole = data.size == length and (not self.verify or zlib.crc32(data) == int(found[0]["data_crc"]))
         try:
-            if whole:
+            data = mapped.slice(offset, length)
+            if not self.verify or zlib.crc32(data) == int(found[0]["data_crc"]):
                 return pa.ipc.read_record_batch(data, self.schema)
         except (pa.ArrowException, OSError):
-            pass  # only without `verify`: the bytes make no batch
+            pass  # too short, or, without `verify`, no batch
         raise InvalidInputError(
             "a segment is read as it was written", f"damaged bytes in {where}", "restore the file, or skip it"
         )

@@ -102,7 +102,7 @@ class Index:
         records = self.records()
         first = int(np.searchsorted(records["first_position"], start, side="right")) - 1
         first = max(first, 0)
-        last = int(np.searchsorted(records["first_position"], end, side="left"))
+        last = int(np.searchsorted(records["first_position"], end, side="left")) if end > start else 0
         found = records[first:last]
         if found.size and found[0]["first_position"] + found[0]["rows"] <= start:
             found = found[1:]

@@ -85,7 +85,9 @@ def schedule_from_counts(
     _check_cut(segment_rows, span_s)
     slots = int(np.ceil(bin_s / span_s - 1e-9))
     slot_s = bin_s / slots
-    until = np.rint(np.cumsum(np.repeat(wanted * (scale / slots), slots))).astype(np.int64)
+    by_bin = np.concatenate([[0.0], np.cumsum(wanted)]) * scale
+    ends = np.arange(1, wanted.size * slots + 1) / slots
+    until = np.rint(np.interp(ends, np.arange(by_bin.size), by_bin)).astype(np.int64)
     in_slot = np.diff(until, prepend=0)
     pieces = -(-in_slot // segment_rows)  # segments of each slot, rounded up; none where it is empty
     slot = np.repeat(np.arange(in_slot.size), pieces)

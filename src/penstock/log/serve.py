@@ -77,10 +77,10 @@ class FlightServer:
         Returns whether all calls have ended. gRPC has no way to end one that a caller keeps open; the
         interpreter would wait for it at exit.
         """
-        self._streams.closed = True
         stopping = threading.Thread(target=self._server.shutdown, daemon=True)
         stopping.start()
         stopping.join(patience_s)
+        self._streams.closed = True
         self._streams.close()
         return not stopping.is_alive()
 

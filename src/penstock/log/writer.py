@@ -87,17 +87,24 @@ class Writer:
         self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
         self.policy = policy or FsyncPolicy()
         self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
-        self.recovered_bytes = recover(folder, index)
-        records, trimmed = index.records(), trimmed_before(folder)
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open(self) -> None:
+        self.recovered_bytes = recover(self.folder, self.index)
+        records, trimmed = self.index.records(), trimmed_before(self.folder)
         self.end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
         self.end = max(self.end, trimmed)  # positions of rows that were there once are not given again
         self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
         last_file = int(records[-1]["file"]) if records.size else -1
         self.file = last_file if last_file >= trimmed else self.end
-        self.batches = known_batches(folder, records)
+        self.batches = known_batches(self.folder, records)
         self._synced_s = time.monotonic()
         self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
-        self._index = open(index.path, "ab")  # noqa: SIM115
+        self._index = open(self.index.path, "ab")  # noqa: SIM115
         self.compact()
 
     def append(
@@ -112,20 +119,13 @@ class Writer:
             return self.end
         stamps = self._stamps(rows.num_rows, arrival_us, clock)
         stored = rows.append_column(self.schema.field(ARRIVAL), pa.array(stamps, pa.int64()))
-        if self._data.tell() >= self.config.file_bytes:
-            self._roll()
-        sizes = self._data.tell(), self._index.tell()
         try:
-            self._write(stored, stamps, key)
+            self._write_or_undo(stored, stamps, key)
         except OSError as error:
-            self._undo(*sizes)
             raise PenstockError(
                 f"an append is written whole; got {error.strerror or error} on {self.stream}; "
                 "hint: nothing was appended, free some space and try again"
             ) from error
-        except BaseException:  # also Ctrl-C: what is in the index and what this object knows must agree
-            self._undo(*sizes)
-            raise
         self.end += rows.num_rows
         self.last_arrival_us = int(stamps[-1])
         if key is not None:
@@ -142,6 +142,16 @@ class Writer:
                 "there is one arrival time a row", f"{stamps.size} for {count} rows", "give all"
             )
         return np.maximum.accumulate(np.maximum(stamps, self.last_arrival_us))
+
+    def _write_or_undo(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
+        if self._data.tell() >= self.config.file_bytes:
+            self._roll()
+        sizes = self._data.tell(), self._index.tell()
+        try:
+            self._write(stored, stamps, key)
+        except BaseException:  # also Ctrl-C: what is in the index and what this object knows must agree
+            self._undo(*sizes)
+            raise
 
     def _write(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
         step, starts = self.config.segment_rows, range(0, stored.num_rows, self.config.segment_rows)
@@ -184,9 +194,9 @@ class Writer:
 
     def _roll(self) -> None:
         _flush(self._data, self.policy.fsync != "never")
+        following = open(self._data_path(self.end), "ab")  # noqa: SIM115 - may fail: the old one is still there
         self._data.close()
-        self.file = self.end
-        self._data = open(self._data_path(), "ab")  # noqa: SIM115
+        self._data, self.file = following, self.end
         if self.policy.fsync != "never":
             sync_directory(self.folder)
         self.compact()
@@ -202,8 +212,8 @@ class Writer:
             self._index.close()
             self._index = open(self.index.path, "ab")  # noqa: SIM115
 
-    def _data_path(self) -> Path:
-        return self.folder / f"{self.file:020d}.data"
+    def _data_path(self, first: int | None = None) -> Path:
+        return self.folder / f"{self.file if first is None else first:020d}.data"
 
     def close(self) -> None:
         """Syncs if the policy asks for it and gives the lock back."""

@@ -1,4 +1,4 @@
-"""A source's line to the control plane, and what it does when that is silent: go on, never at once with all."""
+"""A source's line to the control plane, and what it does when that is silent: it goes on, in small steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FIRST_ROWS = 1000
-"""Rows that a source gives itself when it never had a grant."""
+"""Rows that a source gives itself at least: when it never had a grant, or only small ones."""
 PAUSE_S = 0.1
 
 
@@ -48,7 +48,8 @@ class Asking:
         self.options, self._timer, self._pause = options, timer, pause
         self._client = ControlClient(options.address)
         self._joined = False
-        self._heard_s = timer()
+        self._silent_since_s: float | None = None
+        """When the first question was put that has no answer; not the last answer: a batch may take long."""
         self._alone = False
         self._rows = FIRST_ROWS
 
@@ -63,26 +64,26 @@ class Asking:
             return None
         end = {int(p): position for p, position in answer["end"].items()}
         late = {int(p): position for p, position in answer["late"].items()}
-        rows = sum(position - max(start.end.get(p, 0), late.get(p, 0)) for p, position in end.items())
-        plan = Plan.from_json(answer["plan"])
-        if rows > 0:
-            self._rows = max(1, round(rows * (plan.keep_probability() if plan.unit != "key" else 1.0)))
-        return Given(end, late, plan)
+        return Given(end, late, Plan.from_json(answer["plan"]))
 
     def planned(self, offset: Offset, admitted: int) -> None:
         """Says that Spark plans a batch; waits for a slot if it has none (a batch run again)."""
+        if not offset.ungoverned:
+            self._rows = max(FIRST_ROWS, admitted)
         message = {"op": "planned", "reader": offset.reader, "offset": offset.to_json(), "admitted": admitted}
         while True:
             try:
                 if self._request(offset, message)["go"]:
                     return
             except ControlSilentError:
-                if self._timer() - self._heard_s >= self.options.fail_open_after_s:
+                if self._silent_s() >= self.options.fail_open_after_s:
                     return
                 self._pause(PAUSE_S)
 
     def _request(self, offset: Offset, message: dict) -> dict:
-        left_s = self.options.fail_open_after_s - (self._timer() - self._heard_s)
+        if self._silent_since_s is None:
+            self._silent_since_s = self._timer()
+        left_s = self.options.fail_open_after_s - self._silent_s()
         # once alone, the question is only tried: a batch must not wait for a control plane that hangs
         timeout_s = max(0.2, left_s)
         if not self._client.connected:
@@ -93,6 +94,7 @@ class Asking:
                 # two queries started from one governed DataFrame are two readers, each a query of its own
                 "query": self.options.query if self.options.slot else offset.reader,
                 "slot": self.options.slot,
+                "token": self.options.token,
                 "name": self.options.query,
                 "cls": self.options.cls,
                 "log": self.options.stream,
@@ -101,7 +103,7 @@ class Asking:
             self._client.request(hello, timeout_s)
             self._joined = True
         answer = self._client.request(message, timeout_s)
-        self._heard_s = self._timer()
+        self._silent_since_s = None
         if self._alone:
             _log.warning("query %s: the control plane answers again", self.options.query)
             self._alone = False
@@ -112,7 +114,7 @@ class Asking:
     ) -> Given | None:
         from penstock.spark.source import limited
 
-        if self._timer() - self._heard_s < self.options.fail_open_after_s:
+        if self._silent_s() < self.options.fail_open_after_s:
             self._pause(PAUSE_S)
             return None
         if not self._alone:
@@ -125,6 +127,9 @@ class Asking:
             self._pause(PAUSE_S)
             return None
         return Given(end, {}, KEEP_ALL, ungoverned=True)
+
+    def _silent_s(self) -> float:
+        return 0.0 if self._silent_since_s is None else self._timer() - self._silent_since_s
 
     def close(self) -> None:
         self._client.close()

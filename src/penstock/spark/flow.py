@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.config import FlowConfig, load_flow_config
-from penstock.control.client import PREFIX, ControlClient, ControlSilentError
-from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.control.client import ControlClient, ControlSilentError
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.spark.agent import Agent, ControlProcess, tokens_of
 from penstock.spark.columns import metadata_columns
 from penstock.spark.session import adopt_session
 from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
-
-START_TIMEOUT_S = 30.0
 
 
 def attach(spark: SparkSession, config: str | Path | Mapping[str, Any] | FlowConfig) -> Flow:
@@ -49,13 +44,15 @@ class Flow:
         self.spark, self.config = spark, config
         spark.dataSource.register(PenstockSource)
         self._names: set[str] = set()
-        self._own: ControlProcess | None = None
+        self.tokens: set[str] = set()
+        self.control: ControlProcess | None = None
         if config.address is None:
-            self._own = ControlProcess(config)
-        self.address = config.address or self._own.address  # type: ignore[union-attr]
+            self.control = ControlProcess(config)
+        self.address = config.address or self.control.address  # type: ignore[union-attr]
         self._client = ControlClient(self.address)
-        self._lock = threading.Lock()
+        self._lock, self._stopping = threading.Lock(), threading.Lock()
         self._stopped = False
+        self._agent = Agent(self)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -111,7 +108,9 @@ class Flow:
             shed_lane=config.shed_lane,
             starting=starting,
             slot=slot,
+            token=uuid.uuid4().hex,
         )
+        self.tokens.add(options.token)
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
 
     def _stream(self, name: str) -> Path:
@@ -133,7 +132,7 @@ class Flow:
 
     def status(self) -> dict[str, Any]:
         """Every class and query as it is now: rows, delays, shares, costs."""
-        status: dict[str, Any] = self._request({"op": "status"})["status"]
+        status: dict[str, Any] = self.request({"op": "status"})["status"]
         return status
 
     def set_target(self, cls: str, target: str | float) -> None:
@@ -146,22 +145,22 @@ class Flow:
             raise InvalidInputError(
                 f"class {cls}: a target is at least the measured floor of {floor_s:.2f} s",
                 f"{target_s:g} s",
-                "the floor is two fixed costs of every query's micro-batch; use fewer queries or a longer target",
+                "a floor is two fixed costs of every query; use fewer queries or a longer target",
             )
         self.change(cls, target=target_s)
 
     def change(self, cls: str, **changes: Any) -> None:
-        """Changes a class while it runs: target, priority, manager, settings, sampling, min_keep_fraction, dry_run."""
+        """Changes settings of a class while it runs, by their names in the configuration."""
         self._check_class(cls)
-        self._request({"op": "change", "cls": cls, "changes": changes})
+        self.request({"op": "change", "cls": cls, "changes": changes})
 
     def set_shedding(self, on: bool) -> None:
         """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
-        self._request({"op": "shedding", "on": on})
+        self.request({"op": "shedding", "on": on})
 
     def mark(self) -> None:
         """Begins a new stretch for the `_since_mark` figures of `status`."""
-        self._request({"op": "mark"})
+        self.request({"op": "mark"})
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Processes what waits, sheds nothing of it, and closes the windows that the watermark has passed.
@@ -169,7 +168,7 @@ class Flow:
         Returns:
             Whether nothing waited any more within the timeout; producers should have stopped.
         """
-        self._request({"op": "drain"})
+        self.request({"op": "drain"})
         deadline = time.monotonic() + timeout_s
         try:
             while time.monotonic() < deadline:
@@ -179,35 +178,36 @@ class Flow:
                 time.sleep(0.1)
             return False
         finally:
-            self._request({"op": "drain", "on": False})
+            self.request({"op": "drain", "on": False})
 
     # -- stopping -------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Stops the governed queries between two micro-batches, then the control plane. Again is a no-op."""
-        with self._lock:
+        with self._stopping:
             if self._stopped:
                 return
             self._stopped = True
+        self._agent.stop()
         self._refuse(timeout_s)
         for query in self.active_queries():
             query.stop()
-        if self._own is not None:
-            self._own.stop()
+        if self.control is not None:
+            self.control.stop()
         self._client.close()
 
     def _refuse(self, timeout_s: float) -> None:
         """Refuses grants and waits until no batch runs: stopping inside one may end in a stack overflow."""
         deadline = time.monotonic() + timeout_s
         try:
-            while self._request({"op": "refuse"})["running"] and time.monotonic() < deadline:
+            while self.request({"op": "refuse"})["running"] and time.monotonic() < deadline:
                 time.sleep(0.05)
         except ControlSilentError:
             pass  # nothing to wait for: the sources go on by themselves and are stopped where they are
 
     def active_queries(self) -> list[StreamingQuery]:
         """The streaming queries of this session that read through this flow."""
-        return [query for query in self.spark.streams.active if _reads_from(query, self.address)]
+        return [query for query in self.spark.streams.active if self.tokens & set(tokens_of(query))]
 
     def __enter__(self) -> Flow:
         return self
@@ -217,7 +217,8 @@ class Flow:
     ) -> None:
         self.stop()
 
-    def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Sends a message to the control plane; see `penstock.control.server`."""
         with self._lock:
             return self._client.request(message)
 
@@ -236,62 +237,3 @@ class QueryReaders:
         self._count += 1
         slot = f"{self._count}:{name}"
         return self._flow._read(name, self.cls, metadata, self.name, slot, starting)
-
-
-def _reads_from(query: StreamingQuery, address: str) -> bool:
-    """Whether a source of a query is governed at an address: the plan's leaves show their options."""
-    return address in str(query._jsq.streamingQuery().logicalPlan().toString())
-
-
-class ControlProcess:
-    """A control plane as a child process; it ends when its standard input does."""
-
-    def __init__(self, config: FlowConfig) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
-        self.address = f"{PREFIX}{self._folder.name}/control"
-        self._start = {
-            "address": self.address,
-            "config": config.to_json(),
-            "run": None if config.run is None else str(config.run),
-            "record": {"kind": "spark", "flow": json.loads(config.to_json())},
-        }
-        self._process = self._spawn()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.control.server"],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
-        )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(self._start).encode() + b"\n")
-        process.stdin.flush()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        client = ControlClient(self.address)
-        while True:
-            try:
-                client.request({"op": "status"})
-                client.close()
-                return process
-            except ControlSilentError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise PenstockError(
-                        f"the control plane starts; got exit code {process.poll()}; hint: its message is above"
-                    ) from None
-                time.sleep(0.02)
-
-    def stop(self) -> None:
-        """Ends it and waits until its run directory is closed."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()

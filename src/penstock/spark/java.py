@@ -8,6 +8,7 @@ works without. It also drops an option that Java 25 warns about, as it names a p
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -123,6 +124,7 @@ def _launcher(java: Path, version: int, environ: Mapping[str, str]) -> Path:
         _write_script(home / "bin" / "java", text)
     except OSError:  # read-only, or mounted noexec
         home = Path(tempfile.mkdtemp(prefix="penstock-java-"))  # a fixed name in /tmp could be another user's
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
         _write_script(home / "bin" / "java", text)
     return home
 

@@ -89,21 +89,22 @@ def session(
     if "spark.log.level" not in chosen:
         # For a JVM that was there before. The setting spark.log.level would do it with a line on stderr.
         spark.sparkContext.setLogLevel(log_level.upper())
-    if _has_local_files(master, local_files):
+    if _has_local_files(master, local_files) and "spark.hadoop.fs.file.impl" not in chosen:
         _write_no_checksum_files(spark)
-    check_session(spark)
     return spark
 
 
 def check_session(spark: SparkSession, chosen: Mapping[str, str] | None = None) -> None:
-    """Refuses a session that a governed source cannot do with, or whose settings differ from the chosen."""
+    """Refuses a running session that governed queries cannot do with, or that lacks the chosen settings."""
+    chosen = chosen or {}
     for setting in unmet_settings(spark):
-        raise InvalidInputError(
-            f"{setting.name} must be {setting.value} in a session with governed queries: {setting.why}",
-            spark.conf.get(setting.name),
-            f"spark.conf.set({setting.name!r}, {setting.value!r}), or build it with penstock.session()",
-        )
-    for name, value in (chosen or {}).items():
+        if setting.name not in chosen:
+            raise InvalidInputError(
+                f"{setting.name} must be {setting.value} in a session with governed queries: {setting.why}",
+                spark.conf.get(setting.name),
+                f"spark.conf.set({setting.name!r}, {setting.value!r}), or build it with penstock.session()",
+            )
+    for name, value in chosen.items():
         got = spark.conf.get(name, None)
         if got != value:
             raise InvalidInputError(

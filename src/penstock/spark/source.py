@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +57,7 @@ class SourceOptions:
         shed_lane: Whether what is shed stays in the log.
         starting: "earliest" or "latest".
         slot: Which of its query's readers it is; empty for a reader that is a query of its own.
+        token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
     """
 
     stream: str
@@ -70,6 +73,7 @@ class SourceOptions:
     shed_lane: bool = False
     starting: str = "earliest"
     slot: str = ""
+    token: str = ""
 
     def to_option(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -166,10 +170,17 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
 
 
+def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Stopping a query resets the socket of its planner, which Spark's runner reports as a traceback."""
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)
+
+
 class _Planner:
     """The planning side of a reader: the log's headers, the journal, and the line to the control plane."""
 
     def __init__(self, options: SourceOptions) -> None:
+        sys.excepthook = _quiet_end  # this process belongs to this source alone
         self.options = options
         self.log: StreamLog = open_stream(options.stream)
         self._asking = Asking(options) if options.address else None
@@ -205,7 +216,7 @@ class _Planner:
         return None if given is None else self._propose(start, given)
 
     def _next_available_now(self, start: Offset) -> Offset | None:
-        """ "Nothing new" would end the query: wait for the turn instead, up to where the log ended at first."""
+        """Waits for its turn: "nothing new" would end the query before it is at the log's first end."""
         assert self._until is not None
         while any(position > start.end.get(p, 0) for p, position in self._until.items()):
             given = self._take_all(start) if self._asking is None else self._asking.ask(start, self._until)

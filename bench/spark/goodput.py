@@ -1,0 +1,96 @@
+"""`spark/goodput`: rows that are in time, from half to twenty times the capacity, beside plain Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.bench import BenchRun, bench
+from penstock.log.schedule import schedule_from_arrivals
+from penstock.sim import workloads
+
+from .rig import MEASURED_S, SEGMENT_ROWS, WARM_S, Cell, Rig, brackets, median, spread
+
+LOADS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+PEER_LOADS = (1.0, 5.0, 20.0)
+QUICK_LOADS = (1.0, 5.0, 20.0)
+
+
+@bench("goodput", title="rows in time / capacity, target max(2 s, 8 fixed costs)")
+def goodput(run: BenchRun) -> None:
+    repeats = 1 if run.quick else min(run.repeats, 3)
+    loads = QUICK_LOADS if run.quick else LOADS
+    peers = (5.0,) if run.quick else PEER_LOADS
+    cells = [("governed", load) for load in loads] + [("governed", 0.0)]
+    cells += [(kind, load) for kind in ("plain", "static_limit") for load in peers]
+    cells += [("freshest", 5.0), ("governed", 0.1), ("plain", 0.1)]
+    order = cells * repeats
+    random.Random(run.seed).shuffle(order)
+    run.progress("warming up", total=len(order))
+    with Rig() as rig:
+        rig.warm_up(15.0 if run.quick else 30.0)
+        fixed_s, target_s = rig.measure_target()
+        results: dict[tuple[str, float], list[tuple[Cell, float]]] = defaultdict(list)
+        before = rig.capacity()
+        for kind, load in order:
+            run.progress(f"{kind} at {load or 'burst'} x", advance=1)
+            cell = _measure(rig, kind, load, before.rows_per_s)
+            after = rig.capacity()
+            results[kind, load].append((cell, brackets(before, after)))
+            before = after
+        _report(run, results, target_s, fixed_s)
+
+
+def _measure(rig: Rig, kind: str, load: float, capacity_per_s: float) -> Cell:
+    root = rig.constant(load * capacity_per_s) if load else bursts(rig, capacity_per_s)
+    if kind in ("plain", "static_limit"):
+        # the limit an operator would set: what the capacity processes in half the target
+        limit = rig.batch_rows if kind == "static_limit" else 0
+        with rig.plain(root, limit) as query:
+            return rig.run_cell(root, query)
+    settings = {"settings": {"victims": "oldest"}} if kind == "freshest" else {}
+    with rig.governed(root, **settings) as (flow, query):
+        return rig.run_cell(root, query, flow)
+
+
+def bursts(rig: Rig, capacity_per_s: float) -> Path:
+    """The bursty trace, its mean at twice the capacity."""
+    times_s = workloads.s_r().times_s
+    seconds = WARM_S + MEASURED_S + 20.0
+    times_s = times_s[times_s < seconds]
+    scale = 2.0 * capacity_per_s * seconds / times_s.size
+    return rig.paced(schedule_from_arrivals(times_s, scale, SEGMENT_ROWS))
+
+
+def _report(
+    run: BenchRun, results: dict[tuple[str, float], list[tuple[Cell, float]]], target_s: float, fixed_s: float
+) -> None:
+    capacities = [capacity for cells in results.values() for _, capacity in cells]
+    run.note(
+        f"target {target_s:.2f} s, fixed cost {fixed_s:.3f} s, capacity {spread(capacities)} rows/s; "
+        f"{MEASURED_S:g} s a cell, capacity probed before and after each, cells in random order"
+    )
+
+    def values(kind: str, load: float, of: Callable[[Cell, float], float]) -> list[float]:
+        return [of(cell, capacity) for cell, capacity in results.get((kind, load), [])]
+
+    for (kind, load), cells in sorted(results.items()):
+        if load == 0.1:
+            continue
+        name = "burst" if load == 0.0 else f"{load:g}x"
+        prefix = "" if kind == "governed" else f"{kind}_"
+        goods = values(kind, load, lambda cell, capacity: cell.goodput(target_s, capacity))
+        p95s = [cell.delay().p95_s for cell, _ in cells]
+        run.row(f"{prefix}goodput_{name}", median(goods))
+        # a plain query may not have finished one batch in the stretch
+        known = [p95 / target_s for p95 in p95s if p95 is not None]
+        if known:
+            run.row(f"{prefix}p95_to_target_{name}", median(known))
+        text = f"{kind} {name}: goodput {spread(goods)}"
+        run.note(f"{text}, p95/target {spread(known)}" if known else f"{text}, no batch ended")
+    idle = values("governed", 0.1, lambda cell, _: cell.cpu_s)
+    plain = values("plain", 0.1, lambda cell, _: cell.cpu_s)
+    run.row("idle_cpu_ratio", median(idle) / median(plain))
+    run.note(f"CPU seconds in {MEASURED_S:g} s at a tenth of capacity: {spread(idle)}, plain {spread(plain)}")

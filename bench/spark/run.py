@@ -1,0 +1,9 @@
+"""Spark benches: what governing costs, and what it brings when the input exceeds the capacity."""
+
+from __future__ import annotations
+
+from .goodput import goodput
+from .overhead import drop_cost, overhead
+from .sharing import background, managers, shares
+
+__all__ = ["background", "drop_cost", "goodput", "managers", "overhead", "shares"]

@@ -1,0 +1,158 @@
+"""The driver's side of the control plane: its process, and what only the driver can see of its queries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.config import FlowConfig
+from penstock.control.client import PREFIX, ControlClient, ControlSilentError
+from penstock.errors import PenstockError
+from penstock.spark.source import FORMAT_NAME, SourceOptions
+
+if TYPE_CHECKING:
+    from penstock.spark.flow import Flow
+
+_log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.5
+
+
+def tokens_of(query: StreamingQuery) -> list[str]:
+    """Tokens of a query's governed sources, from the options in its analysed plan."""
+    leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
+    found = []
+    for i in range(leaves.size()):
+        leaf = leaves.apply(i)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2":
+            text = leaf.extraOptions().get(FORMAT_NAME)
+            if text is not None:
+                found.append(SourceOptions.from_option(text).token)
+    return found
+
+
+class Agent:
+    """A thread in the driver that looks after what needs it: triggers, and a control plane that died."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._known: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            try:
+                if self._flow.control is not None and self._flow.control.revive():
+                    self._known.clear()
+                self._check_triggers()
+            except Exception as error:  # Spark may be stopping under us; the next look tells
+                _log.debug("the agent's look failed: %r", error)
+
+    def _check_triggers(self) -> None:
+        """Refuses interval triggers: they would make a query miss its turns."""
+        for query in self._flow.spark.streams.active:
+            if query.runId in self._known:
+                continue
+            trigger = str(query._jsq.streamingQuery().trigger().toString())
+            self._known.add(query.runId)
+            if not trigger.startswith("ProcessingTimeTrigger(") or trigger == "ProcessingTimeTrigger(0)":
+                continue
+            for token in self._flow.tokens & set(tokens_of(query)):
+                self._flow.request(
+                    {
+                        "op": "forbid",
+                        "token": token,
+                        "rule": "a governed query has the default trigger",
+                        "got": trigger,
+                        "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
+                    }
+                )
+
+
+class ControlProcess:
+    """A control plane as a child process; it ends when its standard input does."""
+
+    def __init__(self, config: FlowConfig) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
+        self.address = f"{PREFIX}{self._folder.name}/control"
+        self._start = {
+            "address": self.address,
+            "config": config.to_json(),
+            "run": None if config.run is None else str(config.run),
+            "record": {"kind": "spark", "flow": json.loads(config.to_json())},
+        }
+        self._spawned = 0
+        self._process = self._spawn()
+
+    def _message(self) -> dict[str, Any]:
+        """What the process is told; one that replaces a dead one records beside it."""
+        self._spawned += 1
+        run = self._start["run"]
+        return (
+            self._start
+            if run is None or self._spawned == 1
+            else {**self._start, "run": f"{run}-{self._spawned}"}
+        )
+
+    def revive(self) -> bool:
+        """Starts another process if this one is dead; returns whether it did."""
+        if self._process.poll() is None:
+            return False
+        _log.warning("the control plane ended with %s; starting another", self._process.returncode)
+        self._process = self._spawn()
+        return True
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.control.server"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._message()).encode() + b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        client = ControlClient(self.address)
+        while True:
+            try:
+                client.request({"op": "status"})
+                client.close()
+                return process
+            except ControlSilentError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise PenstockError(
+                        f"the control plane starts; got exit code {process.poll()}; hint: see its message"
+                    ) from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ends it and waits until its run directory is closed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()

@@ -1,0 +1,108 @@
+"""What a query can process: it drains a filled log, ungoverned, in batches of a chosen length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.errors import PenstockError
+from penstock.log.open import open_stream
+from penstock.spark.columns import metadata_columns
+from penstock.spark.measured import Batch, batches
+from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
+
+Start = Callable[[DataFrame, str], StreamingQuery]
+"""Starts a query on a stream, given its checkpoint."""
+
+WARM_BATCHES = 2
+"""First batches of a probe that do not count: a new query compiles its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A probe's result.
+
+    Attributes:
+        rows_per_s: Rows drained in a second of wall time.
+        batch_rows: Rows of a batch.
+        batch_s: Median time from batch to batch.
+    """
+
+    rows_per_s: float
+    batch_rows: int
+    batch_s: float
+
+
+def read_ungoverned(spark: SparkSession, stream: str | Path, max_rows: int = 0) -> DataFrame:
+    """A log's stream as plain Structured Streaming reads it: everything there is, or a static row limit."""
+    spark.dataSource.register(PenstockSource)
+    options = SourceOptions(
+        stream=str(stream),
+        read_from=str(stream),
+        metadata=metadata_columns(False),
+        tasks=spark.sparkContext.defaultParallelism,
+        max_rows=max_rows,
+    )
+    return spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
+
+
+def probe(
+    spark: SparkSession, stream: str | Path, start: Start, checkpoint: Path, batch_rows: int, count: int = 5
+) -> Capacity:
+    """Drains a filled log for a few batches of so many rows.
+
+    Args:
+        spark: A session that has warmed up.
+        stream: A log with enough rows waiting.
+        start: Starts the query.
+        checkpoint: A new directory.
+        batch_rows: Rows of a batch.
+        count: Batches to measure, after the first ones.
+    """
+    log = open_stream(stream)
+    query = start(read_ungoverned(spark, stream, batch_rows), str(checkpoint))
+    try:
+        done: list[Batch] = []
+        while len(done) < WARM_BATCHES + count:
+            time.sleep(0.05)
+            if (error := query.exception()) is not None:
+                raise PenstockError(f"the probed query runs; got {error}; hint: try it ungoverned")
+            reports = query.recentProgress
+            if len(reports) >= WARM_BATCHES + count:
+                done = batches([dict(report) for report in reports], log)
+    finally:
+        query.stop()
+    return _capacity(done[WARM_BATCHES - 1 :])
+
+
+def _capacity(done: list[Batch]) -> Capacity:
+    """From the end of the first batch to the end of the last."""
+    ends = np.array([batch.ended_s for batch in done])
+    rows = sum(batch.rows for batch in done[1:])
+    return Capacity(rows / float(ends[-1] - ends[0]), done[-1].rows, float(np.median(np.diff(ends))))
+
+
+def find_batch_rows(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    folder: Path,
+    batch_s: float,
+    first_rows: int = 20_000,
+    tries: int = 6,
+) -> Capacity:
+    """The capacity in batches of about `batch_s`: probes with growing batches until they take that long."""
+    rows, found = first_rows, None
+    for i in range(tries):
+        found = probe(spark, stream, start, folder / f"try{i}", rows, 3)
+        if 0.9 <= found.batch_s / batch_s <= 1.1:
+            break
+        rows = max(1, round(rows * min(max(batch_s / found.batch_s, 0.25), 8.0)))
+    assert found is not None
+    return found

@@ -1,0 +1,81 @@
+"""Delays as weighted samples: the same numbers as from every single row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from penstock.control.backlog import Stretch
+from penstock.control.delays import DelayLedger, arrivals, stats
+from penstock.model import DelayStats
+
+
+def stretch(*segments: tuple[int, float, float]) -> Stretch:
+    rows = np.array([s[0] for s in segments], np.int64)
+    low, high = (np.array([s[i] for s in segments], np.float64) for i in (1, 2))
+    return Stretch("r", 0, 100 + np.cumsum(rows) - rows, rows, low, high)
+
+
+def test_the_arrivals_of_a_part_of_a_stretch_are_those_of_its_rows() -> None:
+    times, rows = arrivals(stretch((10, 0.0, 1.0), (20, 1.0, 3.0)), 105, 120)
+    assert rows.sum() == 15
+    every = np.concatenate([(np.arange(10) + 0.5) / 10, 1 + 2 * (np.arange(20) + 0.5) / 20])[5:20]
+    assert times @ rows / 15 == pytest.approx(every.mean())
+    assert (times.min(), times.max()) == (pytest.approx(0.5, abs=0.1), pytest.approx(2.0, abs=0.2))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1)), min_size=1, max_size=6),
+    st.integers(90, 400),
+    st.integers(0, 200),
+)
+def test_the_arrivals_of_any_part_have_all_of_its_rows_and_lie_inside(
+    parts: list[tuple[int, float]], first: int, count: int
+) -> None:
+    at, segments = 0.0, []
+    for rows, length in parts:
+        segments.append((rows, at, at + length))
+        at += length
+    whole = stretch(*segments)
+    times, rows = arrivals(whole, first, first + count)
+    inside = max(0, min(first + count, whole.end) - max(first, 100))
+    assert rows.sum() == pytest.approx(inside)
+    assert all((times >= -1e-9) & (times <= at + 1e-9))
+
+
+def test_a_distribution_is_that_of_its_rows() -> None:
+    delays = np.array([3.0, 1.0, 2.0])
+    assert stats(delays, np.array([1.0, 98.0, 1.0])) == DelayStats(
+        100, pytest.approx(1.03), 1.0, 1.0, 2.0, 3.0
+    )
+    assert stats(delays, np.array([6.0, 47.0, 47.0])).p95_s == 3.0
+    assert stats(np.empty(0), np.empty(0)) == DelayStats()
+    assert stats(np.array([1.0]), np.array([0.0])) == DelayStats()
+
+
+@settings(deadline=None, max_examples=60)
+@given(hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(0.002, 3600.0)), st.integers(1, 5))
+def test_a_ledger_has_the_percentiles_to_two_percent_however_it_was_filled(
+    delays_s: np.ndarray, parts: int
+) -> None:
+    ledger = DelayLedger()
+    for part in np.array_split(delays_s, parts):
+        ledger.add(part, np.ones(part.size))
+    exact, kept = stats(delays_s, np.ones(delays_s.size)), ledger.stats()
+    assert kept.count == exact.count
+    assert kept.mean_s == pytest.approx(exact.mean_s)
+    assert kept.max_s == exact.max_s
+    for name in ("p50_s", "p95_s", "p99_s"):
+        assert getattr(kept, name) == pytest.approx(getattr(exact, name), rel=0.021)
+
+
+def test_a_ledger_takes_no_delay_below_its_first_bin_and_none_beyond_its_last_for_an_error() -> None:
+    ledger = DelayLedger()
+    assert ledger.stats() == DelayStats()
+    ledger.add(np.array([0.0, 1e-9, 1e7]), np.array([1.0, 1.0, 2.0]))
+    kept = ledger.stats()
+    assert (kept.count, kept.max_s) == (4, 1e7)
+    assert kept.p50_s == pytest.approx(1e-3)

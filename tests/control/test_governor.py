@@ -1,0 +1,489 @@
+"""The governor's protocol, question by question: leases, turns, cuts, ticks, books, commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.control.governor import FIRST_ROWS, Answer, Joining
+from penstock.control.status import status
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.offset import Books, Offset
+from penstock.grants.selection import grant_books, select
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.writer import LogConfig
+
+GOLD = {"gold": {"target": "2s"}}
+SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
+
+
+class Desk:
+    """A governor at whose desk single questions are put, with embedded logs and one clock for both times."""
+
+    def __init__(self, virtual: Any, classes: dict[str, dict[str, Any]], **others: Any) -> None:
+        self.folder: Path = virtual.folder
+        self.cluster = virtual(classes, **others)
+        self.governor = self.cluster.governor
+        self.offsets: dict[str, Offset] = {}
+        self.logs: dict[str, EmbeddedLog] = {}
+        self.connections: dict[str, object] = {}
+
+    def log(self, name: str, partitions: int = 1, key: str | None = None) -> EmbeddedLog:
+        config = LogConfig(partitions=partitions, key=key, segment_rows=100)
+        return EmbeddedLog.create(self.folder / name, SCHEMA, config, clock=self.cluster.clock)
+
+    def pass_s(self, seconds: float) -> None:
+        self.cluster.clock.advance(seconds)
+        self.cluster.timer.advance(seconds)
+
+    def join(self, reader: str, log: EmbeddedLog, cls: str = "gold", query: str = "", slot: str = "") -> None:
+        offset = self.offsets.setdefault(
+            reader, Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})
+        )
+        self.logs[reader], self.connections[reader] = log, object()
+        joining = Joining(query or reader, query or reader, cls, slot)
+        self.governor.join(joining, log, self.connections[reader], offset)
+
+    def ask(self, reader: str) -> Answer | None:
+        self.governor.ask(reader, self.offsets[reader])
+        return self.governor.answer(reader)
+
+    def proposed(self, reader: str, answer: Answer) -> tuple[Offset, int]:
+        draft = self.offsets[reader].advanced(answer.end, answer.late, answer.plan, Books())
+        books = grant_books(self.logs[reader], draft, select(self.logs[reader], draft))
+        return self.offsets[reader].advanced(answer.end, answer.late, answer.plan, books), books.admitted
+
+    def plan(self, reader: str, answer: Answer) -> bool:
+        offset, admitted = self.proposed(reader, answer)
+        if self.governor.planned(reader, offset, admitted):
+            self.offsets[reader] = offset
+            return True
+        return False
+
+    def batch(self, reader: str, took_s: float = 0.2) -> Answer:
+        """A whole micro-batch up to the moment before the next question."""
+        answer = self.ask(reader)
+        assert answer is not None
+        assert self.plan(reader, answer)
+        self.pass_s(took_s)
+        return answer
+
+    def rows(self, cls: str = "gold") -> dict[str, int]:
+        found = status(self.governor)["classes"][cls]
+        assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
+        return {name: found[name] for name in ("offered", "admitted", "shed", "waiting")}
+
+
+def rows(count: int) -> pa.RecordBatch:
+    return pa.record_batch([[f"s{i % 7}" for i in range(count)], list(range(count))], schema=SCHEMA)
+
+
+@pytest.fixture
+def desk(virtual: Any) -> Iterator[Desk]:
+    made = Desk(virtual, GOLD)
+    yield made
+    for log in made.logs.values():
+        log.close()
+
+
+def test_a_reader_without_rows_gets_nothing_and_one_with_rows_gets_them(desk: Desk) -> None:
+    log = desk.log("readings")
+    desk.join("a", log)
+    assert desk.ask("a") is None
+    log.append(rows(300))
+    answer = desk.batch("a")
+    assert (dict(answer.end), dict(answer.late), answer.plan.keeps_all, answer.tick) == (
+        {0: 300},
+        {0: 0},
+        True,
+        False,
+    )
+    assert desk.ask("a") is None, "and then there is nothing again"
+    assert desk.rows() == {"offered": 300, "admitted": 300, "shed": 0, "waiting": 0}
+
+
+def test_the_first_batches_are_small_however_much_waits(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(100_000))
+    desk.join("a", log)
+    for number in range(1, 4):
+        assert desk.batch("a").end[0] == number * FIRST_ROWS
+    assert desk.batch("a").end[0] == 3 * FIRST_ROWS + 4 * FIRST_ROWS, "then each is at most four times larger"
+
+
+def test_one_slot_is_held_by_one_query_until_its_next_question(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    desk.join("b", log)
+    answer = desk.ask("a")
+    assert answer is not None
+    assert desk.ask("b") is None
+    assert desk.plan("a", answer)
+    desk.pass_s(0.2)
+    assert desk.governor.answer("b") is None
+    assert desk.ask("a") is None, "the batch is done, and of two queries with rows of one age b has waited"
+    assert desk.governor.answer("b") is not None
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["proposed", "planned"])
+def test_a_connection_that_ends_frees_the_slot_also_while_it_holds_the_grant(
+    desk: Desk, planned: bool
+) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    desk.join("b", log)
+    answer = desk.ask("a")
+    assert answer is not None
+    if planned:
+        desk.plan("a", answer)
+    assert desk.ask("b") is None
+    desk.pass_s(0.3)
+    desk.governor.leave(desk.connections["a"])
+    assert desk.governor.answer("b") is not None
+    assert desk.governor.turns.used_s["gold"] == pytest.approx(0.3), "what it used is charged all the same"
+    taken = FIRST_ROWS if planned else 0
+    assert desk.rows() == {"offered": 10_000, "admitted": taken, "shed": 0, "waiting": 10_000 - taken}
+    desk.governor.leave(desk.connections["a"])
+    desk.governor.leave(object())
+
+
+def test_a_grant_that_spark_never_logged_counts_for_nothing(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    first = desk.ask("a")
+    assert desk.rows() == {"offered": 5000, "admitted": 0, "shed": 0, "waiting": 5000}
+    again = desk.ask("a")  # Spark came back with the same start
+    assert first is not None
+    assert again is not None
+    assert again.end == first.end
+    assert desk.plan("a", again)
+    assert desk.rows() == {"offered": 5000, "admitted": FIRST_ROWS, "shed": 0, "waiting": 4000}
+    query = desk.governor.queries["a"]
+    assert (query.batches, query.cost.state.seen) == (0, 0), "nothing was learned from it"
+
+
+def test_a_grant_counts_when_a_later_start_shows_it_though_nobody_said_it_was_planned(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    answer = desk.ask("a")
+    assert answer is not None
+    desk.offsets["a"], _ = desk.proposed("a", answer)
+    desk.pass_s(0.2)
+    desk.ask("a")
+    assert desk.rows()["admitted"] == FIRST_ROWS
+    assert desk.governor.queries["a"].batches == 1
+
+
+def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_from(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    answer = desk.ask("a")
+    assert answer is not None
+    assert desk.plan("a", answer)
+    replayed = Offset("b", {0: 0}, {0: 700}, grant=5, books=Books(700))
+    desk.offsets["b"] = replayed
+    desk.join("b", log)
+    assert not desk.governor.planned("b", replayed, 700), "a holds the only slot"
+    desk.pass_s(0.2)
+    desk.governor.ask("a", desk.offsets["a"])
+    assert desk.governor.planned("b", replayed, 700)
+    assert desk.governor.answer("a") is None, "now b holds it"
+    assert desk.governor.planned("b", replayed, 700), "said twice it counts once"
+    desk.pass_s(5.0)
+    desk.governor.ask("b", replayed)
+    assert desk.governor.queries["b"].cost.state.seen == 0
+    assert desk.governor.queries["b"].lease is None
+    assert status(desk.governor)["classes"]["gold"]["queries"]["b"]["admitted"] == 700
+
+
+def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(desk: Desk) -> None:
+    left, right = desk.log("left", partitions=2), desk.log("right")
+    for _ in range(10):
+        for log, p in ((left, 0), (left, 1), (right, 0)):
+            log.append(rows(60), p)
+        desk.pass_s(0.05)
+    desk.join("l", left, query="join", slot="0")
+    desk.join("r", right, query="join", slot="1")
+    one = desk.ask("l")
+    two = desk.ask("r")
+    assert one is not None
+    assert two is not None
+    assert desk.governor.is_leader("l")
+    assert not desk.governor.is_leader("r")
+    last = max(arrival(left, p, one.end[p] - 1) for p in (0, 1))
+    assert sum(one.end.values()) + sum(two.end.values()) == FIRST_ROWS, "the limit is for both together"
+    for log, answer in ((left, one), (right, two)):
+        for p, end in answer.end.items():
+            assert arrival(log, p, end - 1) <= last
+            assert arrival(log, p, end) >= last, "nothing older than the cut goes on waiting"
+    assert desk.plan("l", one)
+    assert desk.plan("r", two)
+    desk.pass_s(0.2)
+    assert desk.ask("l") is not None, "the leader's next question ends the batch of both"
+    assert desk.governor.queries["join"].batches == 1
+    assert desk.governor.queries["join"].cost.state.seen == 1
+
+
+def arrival(log: EmbeddedLog, partition: int, position: int) -> int:
+    return log.headers(partition, position, position + 1)[0].arrival_max_us
+
+
+def test_only_the_first_reader_of_a_query_can_open_a_grant(desk: Desk) -> None:
+    left, right = desk.log("left"), desk.log("right")
+    right.append(rows(50))
+    desk.join("l", left, query="join", slot="0")
+    desk.join("r", right, query="join", slot="1")
+    desk.governor.ask("l", desk.offsets["l"])
+    desk.governor.ask("r", desk.offsets["r"])
+    assert desk.governor.answer("r") is None
+    one = desk.governor.answer("l")
+    assert one is not None
+    assert one.tick, "its own log is empty: an offset that changes, so that Spark runs the batch"
+    two = desk.governor.answer("r")
+    assert two is not None
+    assert two.end == {0: 50}
+
+
+def test_a_reader_that_joins_during_a_batch_waits_for_the_next(desk: Desk) -> None:
+    left, right = desk.log("left"), desk.log("right")
+    left.append(rows(50))
+    right.append(rows(50))
+    desk.join("l", left, query="join", slot="0")
+    assert desk.ask("l") is not None
+    desk.join("r", right, query="join", slot="1")
+    assert desk.ask("r") is None
+    assert desk.rows()["waiting"] == 100
+
+
+def test_a_leader_that_leaves_is_followed_by_whoever_asks_first(desk: Desk) -> None:
+    left, right = desk.log("left"), desk.log("right")
+    right.append(rows(50))
+    desk.join("l", left, query="join", slot="0")
+    desk.join("r", right, query="join", slot="1")
+    desk.ask("l")
+    desk.governor.leave(desk.connections["l"])
+    assert desk.ask("r") is not None
+
+
+def test_a_reader_that_connects_anew_goes_on_where_it_was_and_its_old_connection_ends_nothing(
+    desk: Desk,
+) -> None:
+    log = desk.log("readings")
+    log.append(rows(5000))
+    desk.join("a", log)
+    desk.batch("a")
+    old = desk.connections["a"]
+    desk.join("a", log)
+    desk.governor.leave(old)
+    assert desk.governor.queries["a"].lease is not None, "its batch still runs"
+    assert desk.batch("a").end[0] == 2 * FIRST_ROWS
+    assert desk.rows()["admitted"] == 2 * FIRST_ROWS
+
+
+def test_a_reader_that_is_gone_stays_in_the_books_and_comes_back_to_them(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(1500))
+    desk.join("a", log)
+    desk.batch("a")
+    desk.governor.leave(desk.connections["a"])
+    log.append(rows(10))
+    assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
+    desk.join("a", log)
+    assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
+
+
+def test_rows_that_were_trimmed_unread_are_in_the_books_as_shed(desk: Desk) -> None:
+    config = LogConfig(segment_rows=100, file_bytes=2000)
+    log = EmbeddedLog.create(desk.folder / "small", SCHEMA, config, clock=desk.cluster.clock)
+    for _ in range(5):
+        log.append(rows(200))
+    left = log.trim(0, 500)
+    assert left > 0
+    desk.offsets["a"] = Offset.initial("a", {0: 0})
+    desk.join("a", log)
+    assert desk.rows() == {"offered": 1000, "admitted": 0, "shed": 0, "waiting": 1000}
+    desk.batch("a")
+    assert desk.rows() == {"offered": 1000, "admitted": 1000 - left, "shed": left, "waiting": 0}
+    reader = status(desk.governor)["classes"]["gold"]["queries"]["a"]["readers"]["a"]
+    assert (reader["expired"], reader["stream"]) == (left, "small")
+
+
+def test_one_tick_follows_data_and_then_none_until_there_is_more(desk: Desk) -> None:
+    log = desk.log("readings")
+    desk.join("a", log)
+    for _ in range(100):
+        desk.pass_s(0.1)
+        assert desk.ask("a") is None, "without data there is no tick"
+    log.append(rows(50))
+    desk.batch("a")
+    ticks = 0
+    for _ in range(100):
+        answer = desk.ask("a")
+        if answer is not None:
+            assert (answer.tick, dict(answer.end)) == (True, {0: 50})
+            assert desk.plan("a", answer)
+            ticks += 1
+            assert desk.cluster.timer() - desk.governor.queries["a"].done_s >= 0.0
+        desk.pass_s(0.1)
+    assert ticks == 1
+    assert desk.offsets["a"].tick
+    assert desk.rows() == {"offered": 50, "admitted": 50, "shed": 0, "waiting": 0}
+
+
+def test_a_tick_waits_for_half_the_target_unless_the_query_is_drained(desk: Desk) -> None:
+    log = desk.log("readings")
+    desk.join("a", log)
+    log.append(rows(50))
+    desk.batch("a")
+    assert desk.ask("a") is None
+    desk.pass_s(0.9)
+    assert desk.ask("a") is None
+    desk.governor.queries["a"].draining = True
+    answer = desk.ask("a")
+    assert answer is not None
+    assert answer.tick
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["last batch committed", "last batch run again"])
+def test_after_a_restart_of_the_control_plane_windows_that_wait_for_a_tick_get_one(
+    desk: Desk, replayed: bool
+) -> None:
+    log = desk.log("readings")
+    log.append(rows(50))
+    desk.offsets["a"] = Offset("a", {0: 0}, {0: 50}, grant=1, books=Books(50))
+    desk.join("a", log)
+    if replayed:
+        assert desk.governor.planned("a", desk.offsets["a"], 50)
+        desk.pass_s(0.2)
+        desk.ask("a")
+        desk.pass_s(1.0)
+    answer = desk.ask("a")
+    assert answer is not None
+    assert answer.tick
+    assert desk.plan("a", answer)
+    desk.pass_s(5.0)
+    assert desk.ask("a") is None
+    desk.governor.leave(desk.connections["a"])
+    desk.join("a", log)
+    desk.pass_s(5.0)
+    assert desk.ask("a") is None, "the last offset is a tick: nothing waits for one"
+
+
+def test_a_query_that_is_refused_gets_no_grant_and_one_that_is_drained_gets_all_it_has(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(50))
+    desk.join("a", log)
+    query = desk.governor.queries["a"]
+    query.refused = True
+    assert desk.ask("a") is None
+    query.refused = False
+    desk.pass_s(60.0)  # far too late by now
+    query.draining = True
+    answer = desk.batch("a")
+    assert (dict(answer.end), dict(answer.late), answer.plan.keeps_all) == ({0: 50}, {0: 0}, True)
+
+
+def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtual: Any) -> None:
+    desk = Desk(virtual, {**GOLD, "bulk": {"target": "30s"}, "keyed": {"target": "2s", "sampling": "key"}})
+    log = desk.log("readings")
+    with pytest.raises(UnknownNameError, match="class must be one of bulk, gold, keyed; got 'golden'"):
+        desk.join("a", log, "golden")
+    desk.join("a", log, "gold", query="fraud", slot="0")
+    with pytest.raises(InvalidInputError, match="query fraud has one class; got gold and bulk"):
+        desk.join("b", log, "bulk", query="fraud", slot="1")
+    with pytest.raises(InvalidInputError, match=r"the readers of flow.query\('fraud'\) are used in one"):
+        desk.join("c", log, "gold", query="fraud", slot="0")
+    with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key; got readings"):
+        desk.join("d", log, "keyed")
+    desk.join("e", desk.log("sensors", key="sensor"), "keyed")
+    assert sorted(desk.governor.readers) == ["a", "e"]
+    with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key"):
+        desk.governor.change_class("gold", {"sampling": "key"})
+    assert desk.governor.classes["gold"].config.sampling == "auto"
+
+
+def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
+    desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma"}, "bulk": {"target": "30s"}})
+    governor = desk.governor
+    before = governor.classes["gold"].period_s
+    governor.change_class("gold", {"target": "4s", "priority": 6, "min_keep_fraction": 0.25})
+    changed = governor.classes["gold"]
+    assert changed.plant.cls.delay_target_s == 4.0
+    assert changed.period_s == pytest.approx(2 * before), "the period belongs to the target"
+    assert governor.turns.weights["gold"] == 6
+    assert changed.cycle.limits.min_keep_fraction == 0.25
+    governor.change_class("gold", {"manager": "deadline"})
+    assert governor.classes["gold"].gives_grants
+    assert governor.classes["gold"].plant is changed.plant, "what was measured stays"
+    governor.change_class("gold", {"dry_run": True})
+    assert governor.classes["gold"].cycle.dry_run
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"target": "-1s"}, {"priority": 0}, {"manager": "alomma"}, {"targt": "2s"}, {"settings": {"x": 1}}],
+)
+def test_a_change_that_breaks_a_rule_changes_nothing(desk: Desk, changes: dict[str, Any]) -> None:
+    before = desk.governor.classes["gold"]
+    with pytest.raises(InvalidInputError):
+        desk.governor.change_class("gold", changes)
+    assert desk.governor.classes["gold"] is before
+    assert before.plant.cls.delay_target_s == 2.0
+    assert desk.governor.turns.weights == {"gold": 1.0}
+    with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
+        desk.governor.change_class("gald", {})
+
+
+def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
+    log = desk.log("readings")
+    desk.join("a", log)
+    assert desk.governor.floor_s("gold") is None
+    for size in (100, 100, 100, 1000, 4000, 16_000):
+        log.append(rows(size))
+        desk.pass_s(1.0)
+        desk.batch("a", took_s=0.2 + size * 50e-6)
+        assert desk.ask("a") is None
+    floor_s = desk.governor.floor_s("gold")
+    assert floor_s is not None
+    # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
+    assert 4 * 0.15 < floor_s < 4 * 0.3
+
+
+def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> None:
+    import json
+
+    log = desk.log("readings")
+    log.append(rows(300))
+    desk.join("a", log)
+    desk.batch("a", took_s=0.5)
+    desk.ask("a")
+    log.append(rows(20))
+    desk.pass_s(0.25)
+    found = json.loads(json.dumps(status(desk.governor)))["classes"]["gold"]
+    assert (found["target_s"], found["share"], found["used_s"]) == (2.0, 1.0, pytest.approx(0.5))
+    assert found["delay"]["count"] == 300
+    assert found["delay"]["max_s"] == pytest.approx(0.5)
+    assert found["oldest_waiting_s"] == pytest.approx(0.25)
+    assert found["queries"]["a"]["batches"] == 1
+
+
+def test_delays_are_measured_from_arrival_to_the_next_question(desk: Desk) -> None:
+    log = desk.log("readings")
+    stamps = (np.array([0.0, 0.2, 0.4]) + desk.cluster.clock() - 0.4) * 1e6
+    for stamp in stamps:
+        log.append(rows(10), arrival_us=np.full(10, int(stamp)))
+    desk.join("a", log)
+    desk.batch("a", took_s=1.0)
+    desk.ask("a")
+    delay = desk.governor.classes["gold"].plant.delays.stats()
+    assert (delay.count, delay.mean_s, delay.max_s) == (30, pytest.approx(1.2), pytest.approx(1.4))

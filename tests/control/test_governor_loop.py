@@ -1,0 +1,347 @@
+"""The governor in a closed loop: a simulated Spark asks, plans, takes its time and asks again. Virtual time.
+
+A micro-batch takes 0.15 s + 20 us a row. Capacity is what a filled log gives in batches of half the target.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.control.cycle import Step
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.schedule import schedule_from_counts
+
+TARGET_S = 2.0
+WARM_S = 12.0
+"""Virtual seconds after which a run is judged."""
+
+
+def gold(**others: Any) -> dict[str, dict[str, Any]]:
+    return {"gold": {"target": TARGET_S, **others}}
+
+
+def check_books(cluster: Any) -> None:
+    """offered = admitted + shed + waiting, and offered is what the log has."""
+    for query in cluster.queries.values():
+        found = cluster.status()["classes"][query.cls]["queries"][query.key]
+        assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
+        there = sum(log.end(p) for log in query.logs.values() for p in range(log.partitions))
+        assert found["offered"] == there
+
+
+def capacity_per_s(virtual: Any, target_s: float = TARGET_S) -> float:
+    return float(virtual.machine().capacity_per_s(target_s))
+
+
+def run_one(
+    virtual: Any, times: float, seconds: float, machine: Any = None, classes: Any = None, **others: Any
+) -> tuple[Any, Any]:
+    """One query under `times` the capacity; returns the cluster and the query."""
+    cluster = virtual(classes or gold(), **others)
+    log = virtual.stream(cluster, times * capacity_per_s(virtual), seconds + 5.0)
+    query = cluster.add("q", "gold", log, machine or virtual.machine(noise=0.05))
+    cluster.run(seconds)
+    return cluster, query
+
+
+@pytest.mark.parametrize("times", [1.2, 5.0, 20.0])
+def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual: Any, times: float) -> None:
+    cluster, query = run_one(virtual, times, 45.0)
+    since = cluster.timer() - 45.0 + WARM_S
+    assert virtual.delay(query, 0.95, since) <= TARGET_S
+    admitted = virtual.admitted_between(query, since, cluster.timer()) / (45.0 - WARM_S)
+    assert admitted >= 0.85 * capacity_per_s(virtual)
+    waiting_s = cluster.status()["classes"]["gold"]["oldest_waiting_s"]
+    assert waiting_s is None or waiting_s <= TARGET_S
+    check_books(cluster)
+
+
+@pytest.mark.parametrize("times", [0.02, 0.3, 0.8])
+def test_while_the_load_fits_nothing_is_shed_not_even_at_the_start(virtual: Any, times: float) -> None:
+    cluster, query = run_one(virtual, times, 30.0)
+    found = cluster.status()["classes"]["gold"]
+    assert found["shed"] == 0
+    assert found["admitted"] > 0
+    assert virtual.delay(query, 1.0, cluster.timer() - 15.0) <= TARGET_S
+
+
+def test_a_burst_after_quiet_is_not_shed_while_it_fits(virtual: Any) -> None:
+    cluster = virtual(gold())
+    counts = np.full(3000, 0.01 * 0.01 * capacity_per_s(virtual))
+    counts[1500:2500] *= 70
+    query = cluster.add(
+        "q", "gold", virtual.stream(cluster, schedule_from_counts(counts)), virtual.machine(noise=0.05)
+    )
+    cluster.run(30.0)
+    assert cluster.status()["classes"]["gold"]["shed"] == 0
+    assert virtual.delay(query, 1.0, cluster.timer() - 20.0) <= TARGET_S
+
+
+def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back(virtual: Any) -> None:
+    cluster = virtual(gold())
+    rate = 3 * capacity_per_s(virtual)
+    one = cluster.add("one", "gold", virtual.stream(cluster, rate), virtual.machine(noise=0.1))
+    two = cluster.add(
+        "two", "gold", virtual.stream(cluster, rate, key="sensor"), virtual.machine(noise=0.1), seed=2
+    )
+    moments = []
+
+    def check(cluster: Any) -> None:
+        if len(moments) % 7 == 0:
+            check_books(cluster)
+        moments.append(cluster.timer())
+
+    cluster.checks.append(check)
+    cluster.run(8.0)
+    cluster.governor.leave(one.connections["one"])  # in the middle of what it does
+    one.stopped = True
+    cluster.run(3.0)
+    one.stopped, one.done_s, one.held_until_s, one.next_s = False, None, None, cluster.timer()
+    cluster.connect(one, "one")
+    cluster.run(8.0)
+    assert len(moments) > 500
+    for query in (one, two):
+        books = query.offsets[query.key].books
+        assert min(books.admitted, books.shed) > 0
+
+
+def test_a_machine_that_becomes_half_as_fast_is_back_within_its_target_in_ten_batches(virtual: Any) -> None:
+    slow = virtual.machine(noise=0.05, level=lambda now_s: 1.0 if now_s < 80.0 else 2.0)
+    _, query = run_one(virtual, 5.0, 60.0, slow)
+    after = [b for b in query.batches if b.began_s >= 80.0]
+    assert virtual.delay(query, 0.95, after[10].done_s) <= TARGET_S
+    assert sum(b.books.admitted for b in after[10:]) > 0
+
+
+def test_after_data_and_then_quiet_there_is_exactly_one_tick(virtual: Any) -> None:
+    cluster = virtual(gold())
+    counts = np.zeros(4000)
+    counts[:200], counts[2000:2200] = 50, 50  # two seconds of data, twice
+    query = cluster.add("q", "gold", virtual.stream(cluster, schedule_from_counts(counts)))
+    cluster.run(19.0)
+    assert query.ticks == 1
+    assert query.batches[-1].offset.tick
+    cluster.run(20.0)
+    assert query.ticks == 2
+    idle = virtual(gold())
+    quiet = idle.add("q", "gold", virtual.stream(idle, 100.0, begin=False))
+    idle.run(20.0)
+    assert (quiet.ticks, quiet.batches) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [
+        pytest.param(1, {"gold": 0.6, "silver": 0.3, "bulk": 0.1}, id="one slot"),
+        pytest.param(
+            2, {"gold": 0.5, "silver": 0.375, "bulk": 0.125}, id="two slots, of which a query uses one"
+        ),
+    ],
+)
+def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
+    virtual: Any, slots: int, expected: dict[str, float]
+) -> None:
+    weights = {"gold": 6, "silver": 3, "bulk": 1}
+    cluster = virtual({n: {"target": TARGET_S, "priority": w} for n, w in weights.items()}, slots=slots)
+    for i, name in enumerate(weights):
+        log = virtual.stream(cluster, 5 * capacity_per_s(virtual))
+        cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
+    cluster.run(WARM_S)
+    before = dict(cluster.governor.turns.used_s)
+    cluster.run(48.0)
+    used = {name: cluster.governor.turns.used_s[name] - before[name] for name in weights}
+    total = sum(used.values())
+    assert {n: u / total for n, u in used.items()} == pytest.approx(expected, abs=0.03)
+    assert total == pytest.approx(48.0 * slots, rel=0.05), "and the slots are in use"
+    for query in cluster.queries.values():
+        assert virtual.delay(query, 0.95, cluster.timer() - 40.0) <= TARGET_S
+    check_books(cluster)
+
+
+def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "priority": 6}, "bulk": {"target": TARGET_S}})
+    for name, times in (("gold", 0.2), ("bulk", 5.0)):
+        cluster.add(
+            name, name, virtual.stream(cluster, times * capacity_per_s(virtual)), virtual.machine(noise=0.05)
+        )
+    cluster.run(40.0)
+    found = cluster.status()["classes"]
+    assert found["gold"]["shed"] == 0
+    assert found["bulk"]["share"] > 0.4
+    since = cluster.timer() - 40.0 + WARM_S
+    assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in cluster.queries.values())
+
+
+def test_two_queries_of_one_class_share_its_time(virtual: Any) -> None:
+    cluster = virtual(gold())
+    for i, name in enumerate("ab"):
+        log = virtual.stream(cluster, 3 * capacity_per_s(virtual))
+        cluster.add(name, "gold", log, virtual.machine(noise=0.05), seed=i)
+    cluster.run(40.0)
+    since = cluster.timer() - 40.0 + WARM_S
+    admitted = [virtual.admitted_between(q, since, cluster.timer()) for q in cluster.queries.values()]
+    assert admitted[0] == pytest.approx(admitted[1], rel=0.2)
+    for query in cluster.queries.values():
+        assert virtual.delay(query, 0.95, since) <= TARGET_S
+
+
+def test_a_query_of_two_streams_keeps_its_target_and_never_deadlocks(virtual: Any) -> None:
+    cluster = virtual(gold())
+    rate = 2 * capacity_per_s(virtual)
+    logs = {"0": virtual.stream(cluster, rate), "1": virtual.stream(cluster, rate / 10)}
+    query = cluster.add("join", "gold", logs, virtual.machine(noise=0.05))
+    cluster.run(30.0)
+    since = cluster.timer() - 30.0 + WARM_S
+    assert virtual.delay(query, 0.95, since) <= TARGET_S
+    assert virtual.admitted_between(query, since, cluster.timer()) / 18.0 >= 0.8 * capacity_per_s(virtual)
+    check_books(cluster)
+    one, two = (query.offsets[f"join-{slot}"].books for slot in "01")
+    assert one.admitted / one.offered == pytest.approx(two.admitted / two.offered, rel=0.15)
+
+
+def test_the_kill_switch_sheds_nothing_and_shedding_comes_back_with_it(virtual: Any) -> None:
+    cluster = virtual(gold())
+    query = cluster.add(
+        "q", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual)), virtual.machine(noise=0.05)
+    )
+    cluster.run(15.0)
+    shed = query.offsets["q"].books.shed
+    assert shed > 0
+    cluster.governor.shedding = False
+    cluster.run(10.0)
+    off = query.offsets["q"].books
+    assert off.shed == shed
+    recent = [b for b in query.batches if b.began_s > cluster.timer() - 8.0]
+    assert all(b.done_s - b.began_s <= TARGET_S for b in recent), "batches stay as short as turns are"
+    assert len(recent) >= 4
+    cluster.governor.shedding = True
+    cluster.run(15.0)
+    assert query.offsets["q"].books.shed > shed
+    assert virtual.delay(query, 0.95, cluster.timer() - 10.0) <= TARGET_S
+
+
+@pytest.mark.parametrize("where", ["flow", "class"])
+def test_a_dry_run_decides_and_sheds_nothing(virtual: Any, where: str) -> None:
+    classes, others = (gold(), {"dry_run": True}) if where == "flow" else (gold(dry_run=True), {})
+    cluster = virtual(classes, **others)
+    steps: list[Step] = []
+    cluster.governor.classes["gold"].cycle.recorder = Recording(steps)
+    query = cluster.add("q", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual)))
+    cluster.run(15.0)
+    assert query.offsets["q"].books.shed == 0
+    assert query.offsets["q"].books.admitted > 0
+    late = [s for s in steps if s.proposed.grant is not None and s.proposed.grant.shed_before_s > 0]
+    assert late, "it would have shed"
+    assert all(step.dry_run for step in steps)
+
+
+class Recording:
+    """A recorder that keeps the steps in memory."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+
+    def record(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+def test_a_new_target_is_kept_and_used(virtual: Any) -> None:
+    cluster, query = run_one(virtual, 5.0, 20.0)
+    cluster.governor.change_class("gold", {"target": "4s"})
+    cluster.run(4.9)
+    assert virtual.delay(query, 0.95, cluster.timer() - 2.0) > TARGET_S
+    assert virtual.delay(query, 1.0, cluster.timer() - 4.9) <= 4.4
+    tighter, query = run_one(type(virtual)(virtual.folder / "tighter"), 5.0, 20.0)
+    tighter.governor.change_class("gold", {"target": "1s"})
+    tighter.run(4.9)
+    assert virtual.delay(query, 0.95, tighter.timer() - 3.0) <= 1.1
+
+
+def test_a_new_priority_moves_the_shares(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S}, "bulk": {"target": TARGET_S}})
+    for name in ("gold", "bulk"):
+        cluster.add(
+            name, name, virtual.stream(cluster, 3 * capacity_per_s(virtual)), virtual.machine(noise=0.05)
+        )
+    cluster.run(20.0)
+    assert cluster.status()["classes"]["gold"]["share"] == pytest.approx(0.5, abs=0.05)
+    cluster.governor.change_class("gold", {"priority": 4})
+    before = dict(cluster.governor.turns.used_s)
+    cluster.run(30.0)
+    used = {n: s - before[n] for n, s in cluster.governor.turns.used_s.items()}
+    assert used["gold"] / sum(used.values()) == pytest.approx(0.8, abs=0.04)
+
+
+def test_another_manager_takes_over_while_it_runs(virtual: Any) -> None:
+    cluster, query = run_one(virtual, 3.0, 15.0, classes=gold(manager="aloma"))
+    for manager in ("ctrl", "deadline"):
+        cluster.governor.change_class("gold", {"manager": manager})
+        cluster.run(2.4)
+        assert cluster.status()["classes"]["gold"]["manager"] == manager
+    assert virtual.delay(query, 0.5, cluster.timer() - 2.0) <= 1.5 * TARGET_S
+    check_books(cluster)
+
+
+@pytest.mark.parametrize("manager", ["aloma", "ctrl"])
+def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Any, manager: str) -> None:
+    cluster, query = run_one(virtual, 3.0, 60.0, classes=gold(manager=manager))
+    since = cluster.timer() - 40.0
+    assert 0.4 * TARGET_S <= virtual.delay(query, 0.5, since) <= 1.5 * TARGET_S
+    assert virtual.delay(query, 0.95, since) <= 2.0 * TARGET_S
+    admitted = virtual.admitted_between(query, since, cluster.timer()) / 40.0
+    assert admitted >= 0.85 * capacity_per_s(virtual)
+    check_books(cluster)
+
+
+def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Any) -> None:
+    cluster = virtual(gold(sampling="key"))
+    log = virtual.stream(cluster, 3 * capacity_per_s(virtual), 40.0, key="sensor")
+    query = cluster.add("q", "gold", log, virtual.machine(noise=0.05))
+    cluster.run(30.0)
+    since = cluster.timer() - 30.0 + WARM_S
+    units = {b.offset.plan.unit for b in query.batches if b.began_s >= since}
+    assert "key" in units
+    seeds = {b.offset.plan.seed for b in query.batches if b.offset.plan.unit == "key"}
+    assert len(seeds) == 1, "a cohort lasts"
+    assert virtual.delay(query, 0.95, since) <= 1.1 * TARGET_S
+    check_books(cluster)
+
+
+def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Any) -> None:
+    _, query = run_one(virtual, 5.0, 20.0, classes=gold(min_keep_fraction=0.5))
+    assert all(b.offset.plan.keep_probability() >= 0.499 for b in query.batches)
+
+
+@pytest.mark.parametrize("manager", ["deadline", "aloma", "ctrl"])
+@pytest.mark.parametrize("rate_per_s", [200, 20_000])
+def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fits(
+    virtual: Any, manager: str, rate_per_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log stamps rows with the last arrival until the clock has caught up: their age is unknown."""
+    caplog.set_level(logging.CRITICAL)
+    cluster = virtual(gold(manager=manager))
+    log = EmbeddedLog.create(virtual.folder / "readings", pa.schema([("v", pa.int64())]), clock=cluster.clock)
+    query = cluster.add("q", "gold", log, virtual.machine(noise=0.05))
+    batch = pa.record_batch({"v": np.zeros(rate_per_s // 20, np.int64)})
+
+    def feed(seconds: float) -> None:
+        for _ in range(round(seconds / 0.05)):
+            log.append(batch)
+            cluster.run(0.05)
+
+    with log:
+        feed(8.0)
+        before = query.offsets["q"].books
+        cluster.clock.now_s -= 3600.0
+        feed(8.0)
+        after = query.offsets["q"].books
+        check_books(cluster)
+        empty = [b for b in query.batches if not b.books.admitted and b.began_s > cluster.timer() - 8.0]
+    assert after.admitted - before.admitted >= 0.7 * 8.0 * rate_per_s
+    assert after.shed - before.shed <= 0.1 * 8.0 * rate_per_s
+    assert empty == [], "nor does Spark run empty batches in the meantime"

@@ -1,0 +1,165 @@
+"""Turns: shares of time by weight, whatever the turns' lengths, and turns short enough for the targets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.control.turns import LEAST_FIXED, Demand, Turns, fill_shares, plan_turns
+from penstock.errors import InvalidInputError, UnknownNameError
+
+weights = st.floats(0.1, 100)
+loads = st.floats(0.0, 1.0)
+demands = st.dictionaries(st.sampled_from("abcdef"), st.tuples(weights, loads), min_size=1)
+
+
+@given(demands)
+def test_shares_add_up_to_one_and_nobody_is_short_while_another_has_more_than_its_part(
+    asked: dict[str, tuple[float, float]],
+) -> None:
+    shares = fill_shares(asked)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    total = sum(weight for weight, _ in asked.values())
+    for name, (weight, load) in asked.items():
+        assert shares[name] >= min(load, weight / total) - 1e-9, "its own part is never taken from a class"
+    short = [n for n, (_, load) in asked.items() if shares[n] < load - 1e-9]
+    for name in short:
+        for other, (weight, load) in asked.items():
+            # who is not short has what it asked for and no more; who is, has the same a unit of weight
+            if other in short:
+                assert shares[other] / weight == pytest.approx(shares[name] / asked[name][0])
+            else:
+                assert shares[other] == pytest.approx(load)
+                assert shares[other] / weight <= shares[name] / asked[name][0] + 1e-9
+
+
+def test_what_a_class_does_not_need_goes_to_the_others_by_weight() -> None:
+    assert fill_shares({"gold": (6, 1), "silver": (3, 1), "bulk": (1, 1)}) == pytest.approx(
+        {"gold": 0.6, "silver": 0.3, "bulk": 0.1}
+    )
+    assert fill_shares({"gold": (6, 0.2), "silver": (3, 1), "bulk": (1, 1)}) == pytest.approx(
+        {"gold": 0.2, "silver": 0.6, "bulk": 0.2}
+    )
+    assert fill_shares({"gold": (6, 0.1), "silver": (3, 0.1), "bulk": (1, 0.0)}) == pytest.approx(
+        {"gold": 0.1 + 0.48, "silver": 0.1 + 0.24, "bulk": 0.08}
+    )
+
+
+planned = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.builds(
+        Demand,
+        weight=weights,
+        target_s=st.floats(0.1, 60),
+        load=loads,
+        queries=st.integers(1, 10),
+        fixed_s=st.floats(0, 1),
+    ),
+    min_size=1,
+)
+
+
+@given(planned)
+def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(asked: dict[str, Demand]) -> None:
+    turns = plan_turns(asked)
+    assert set(turns) == set(asked)
+    for name, turn in turns.items():
+        demand = asked[name]
+        assert 0 < turn.length_s <= demand.target_s
+        assert turn.cycle_s >= turn.length_s
+        if turn.length_s > LEAST_FIXED * demand.fixed_s:  # the least length does not bind
+            assert turn.cycle_s + turn.length_s <= demand.target_s * (1 + 1e-9)
+        else:
+            assert turn.length_s == pytest.approx(min(LEAST_FIXED * demand.fixed_s, demand.target_s))
+
+
+def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
+    turns = plan_turns({"gold": Demand(6, 2.0, 1.0, 1, 0.0), "bulk": Demand(4, 30.0, 1.0, 2, 0.0)})
+    assert turns["gold"].cycle_s == pytest.approx(2.0 / 1.6)
+    assert turns["gold"].length_s == pytest.approx(0.6 * 2.0 / 1.6)
+    assert turns["bulk"].length_s == pytest.approx(0.2 * 2.0 / 1.6), (
+        "each of two queries has half of the share"
+    )
+    alone = plan_turns({"gold": Demand(6, 2.0, 0.3, 1, 0.0)})["gold"]
+    assert (alone.length_s, alone.cycle_s, alone.share) == (pytest.approx(1.0),) * 3
+    assert plan_turns({}) == {}
+
+
+def serve(turns: Turns, lengths: dict[str, float], seconds: float, seed: int = 1) -> dict[str, float]:
+    """Who always wants takes turns of about these lengths; returns the shares of the time."""
+    random = np.random.default_rng(seed)
+    used = dict.fromkeys(lengths, 0.0)
+    while sum(used.values()) < seconds:
+        name = turns.next_of(lengths)
+        assert name is not None
+        turns.begin(name, lengths)
+        took_s = lengths[name] * float(random.uniform(0.5, 1.5))
+        turns.charge(name, took_s)
+        used[name] += took_s
+    total = sum(used.values())
+    return {name: seconds_used / total for name, seconds_used in used.items()}
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param({"gold": 0.6, "silver": 0.3, "bulk": 0.1}, id="turns as long as the shares"),
+        pytest.param({"gold": 0.5, "silver": 0.5, "bulk": 0.5}, id="equal turns"),
+        pytest.param({"gold": 0.05, "silver": 0.3, "bulk": 2.0}, id="the least class has the longest turns"),
+    ],
+)
+def test_classes_that_always_want_get_shares_by_weight(lengths: dict[str, float]) -> None:
+    shares = serve(Turns({"gold": 6, "silver": 3, "bulk": 1}), lengths, 1000.0)
+    assert shares == pytest.approx({"gold": 0.6, "silver": 0.3, "bulk": 0.1}, abs=0.01)
+
+
+def test_a_class_that_was_idle_saves_nothing_up() -> None:
+    turns = Turns({"gold": 6, "silver": 3, "bulk": 1})
+    serve(turns, {"silver": 0.3, "bulk": 0.3}, 500.0)
+    lengths = {"gold": 0.3, "silver": 0.3, "bulk": 0.3}
+    first = serve(turns, lengths, 20.0)
+    assert first["gold"] < 0.65, "or it would have all of the time until it has caught up"
+    assert first["silver"] > 0.25
+    assert serve(turns, lengths, 1000.0) == pytest.approx({"gold": 0.6, "silver": 0.3, "bulk": 0.1}, abs=0.01)
+
+
+def test_a_class_that_runs_keeps_what_it_is_owed_while_another_begins() -> None:
+    """With two slots a class is in the middle of its turn when the next one is given out."""
+    turns = Turns({"gold": 9, "bulk": 1})
+    turns.begin("bulk", ["gold", "bulk"])
+    turns.charge("bulk", 1.0)
+    turns.begin("gold", ["gold", "bulk"])
+    turns.begin("bulk", ["bulk", "gold"])  # gold runs: it wants on
+    turns.charge("bulk", 1.0)
+    turns.charge("gold", 1.0)
+    assert turns.next_of(["gold", "bulk"]) == "gold"
+
+
+def test_a_weight_can_change_while_turns_are_taken() -> None:
+    turns = Turns({"gold": 6, "bulk": 1})
+    serve(turns, {"gold": 0.3, "bulk": 0.3}, 100.0)
+    turns.set_weight("bulk", 6)
+    assert serve(turns, {"gold": 0.3, "bulk": 0.3}, 1000.0) == pytest.approx(
+        {"gold": 0.5, "bulk": 0.5}, abs=0.02
+    )
+    assert turns.weights == {"gold": 6, "bulk": 6}
+    assert turns.used_s["gold"] + turns.used_s["bulk"] == pytest.approx(1100.0, abs=1.0)
+
+
+def test_nobody_wants_a_turn_and_equals_begin_with_the_higher_weight() -> None:
+    turns = Turns({"bulk": 1, "gold": 6})
+    assert turns.next_of([]) is None
+    assert turns.next_of(["bulk", "gold"]) == "gold"
+    turns.charge("gold", -5.0)
+    assert turns.used_s["gold"] == 0.0, "a timer never runs back, but if it did nobody would gain by it"
+
+
+def test_wrong_weights_and_names_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got 0"):
+        Turns({"gold": 0})
+    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got -1"):
+        Turns({"gold": 1}).set_weight("gold", -1)
+    with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
+        Turns({"gold": 1}).set_weight("glod", 1)

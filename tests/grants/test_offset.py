@@ -1,0 +1,91 @@
+"""The offset: what Spark logs is what is read back, and its books follow from grant to grant."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidInputError
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+
+positions = st.dictionaries(st.integers(0, 99), st.integers(0, 2**53), max_size=4)
+counts = st.integers(0, 2**53)
+books = st.builds(Books, counts, counts, counts, counts, counts)
+plans = st.just(KEEP_ALL) | st.builds(
+    Plan,
+    st.sampled_from(["row", "segment", "key"]),
+    st.integers(0, SCALE),
+    st.integers(0, SCALE),
+    st.integers(0, 64),
+    st.integers(0, 2**31),
+)
+offsets = st.builds(
+    Offset,
+    st.text(min_size=1),
+    positions,
+    positions,
+    counts,
+    positions,
+    plans,
+    books,
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(offsets)
+def test_an_offset_survives_json(offset: Offset) -> None:
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_an_offset_of_a_plain_grant_is_short() -> None:
+    offset = Offset.initial("fraud-7f3a", {0: 0}).advanced({0: 500}, {}, KEEP_ALL, Books(500))
+    assert offset.to_json() == {
+        "penstock": 1,
+        "reader": "fraud-7f3a",
+        "grant": 1,
+        "start": {"0": 0},
+        "end": {"0": 500},
+        "books": [500, 0, 0, 0, 0],
+    }
+
+
+def test_grants_follow_each_other_and_their_books_add_up() -> None:
+    first = Offset.initial("r", {0: 10, 1: 0})
+    assert (first.grant, first.books, first.tick) == (0, Books(), False)
+    plan = Plan("row", row_keep=SCALE // 2, seed=4)
+    second = first.advanced({0: 20, 1: 6}, {0: 13, 1: 0}, plan, Books(7, 6, 3))
+    assert (second.grant, second.start, second.end) == (1, {0: 10, 1: 0}, {0: 20, 1: 6})
+    assert second.late == {0: 13}, "partition 1 has no late rows"
+    assert second.books.offered == 16
+    third = second.advanced({0: 20, 1: 8}, {0: 13}, KEEP_ALL, Books(1, expired=1), ungoverned=True)
+    assert (third.grant, third.start, third.late) == (2, second.end, {}), (
+        "late rows of the last grant are past"
+    )
+    assert third.books == Books(8, 6, 3, 1)
+    assert third.books.shed == 10
+    assert third.ungoverned
+    tick = third.advanced(third.end, {}, KEEP_ALL, Books())
+    assert (tick.tick, tick.ungoverned, tick.grant, tick.books) == (True, False, 3, third.books)
+    assert tick.to_json() != third.to_json(), "or Spark would see nothing new and close no window"
+
+
+@given(st.lists(books, max_size=6))
+def test_in_the_books_offered_is_always_admitted_and_shed(each: list[Books]) -> None:
+    offset = Offset.initial("r", {0: 0})
+    for one in each:
+        offset = offset.advanced({0: 1}, {}, KEEP_ALL, one)
+    assert offset.books.offered == sum(b.offered for b in each)
+    assert offset.books.offered == offset.books.admitted + offset.books.shed
+
+
+@pytest.mark.parametrize("encoded", [{}, {"penstock": 2}, {"penstock": "1"}, {"topic": {"0": 17}}])
+def test_an_offset_of_another_source_or_format_is_refused_with_a_hint(encoded: dict[str, object]) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"an offset of a governed reader has format 1; got .* new one"
+    ):
+        Offset.from_json(encoded)

@@ -1,0 +1,224 @@
+"""From an offset to rows: what is counted beforehand is what tasks read, exactly once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL, SCALE, Plan, kept_buckets, kept_rows, opened, plan_for
+from penstock.grants.selection import (
+    Piece,
+    Range,
+    grant_books,
+    read_range,
+    rows_between,
+    select,
+    share_out,
+)
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.writer import LogConfig, key_buckets
+from penstock.testing import ManualClock
+
+SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
+PARTITIONS, BUCKETS = 3, 16
+TRIMMED = 1
+"""The partition whose first rows are gone."""
+
+
+def rows_of(first: int, count: int) -> pa.RecordBatch:
+    """A row's value is its position, so that what was read can be told."""
+    values = list(range(first, first + count))
+    return pa.record_batch([[f"s{v * 7919 % 41}" for v in values], values], schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def log() -> Iterator[EmbeddedLog]:
+    """Three partitions of segments of many sizes; of one the first files are trimmed."""
+    random = np.random.default_rng(1)
+    config = LogConfig(PARTITIONS, "sensor", BUCKETS, segment_rows=40, file_bytes=3000)
+    with TemporaryDirectory() as folder:
+        clock = ManualClock(100.0)
+        with EmbeddedLog.create(Path(folder) / "readings", SCHEMA, config, clock=clock) as stream:
+            for p in range(PARTITIONS):
+                for _ in range(25):
+                    clock.advance(0.1)
+                    stream.append(rows_of(stream.end(p), int(random.integers(1, 100))), p)
+            assert 0 < stream.trim(TRIMMED, 400) <= 400
+            yield stream
+
+
+def grants(log: EmbeddedLog) -> st.SearchStrategy[Offset]:
+    """Any grant: a stretch of every partition, late rows, some plan."""
+
+    @st.composite
+    def one(draw: st.DrawFn) -> Offset:
+        start, end, late = {}, {}, {}
+        for p in range(PARTITIONS):
+            points = st.integers(0, log.end(p))
+            start[p], end[p] = sorted((draw(points), draw(points)))
+            late[p] = draw(st.just(0) | st.integers(0, end[p]))
+        sampling = draw(st.sampled_from(["auto", "row", "segment", "key"]))
+        plan = plan_for(draw(st.floats(0.0, 1.0)), sampling, draw(st.integers(0, 999)), BUCKETS)
+        before = Offset("fraud-1", {}, start, grant=4, books=Books(admitted=draw(st.integers(0, 10**6))))
+        draft = before.advanced(end, late, plan, Books())
+        books = grant_books(log, draft, select(log, draft))
+        return before.advanced(end, late, plan, books)
+
+    return one()
+
+
+def is_kept(log: EmbeddedLog, offset: Offset, p: int) -> list[int]:
+    """By brute force: the positions of a partition that a grant keeps."""
+    positions = []
+    for segment in log.headers(p, 0, log.end(p)):
+        if offset.plan.unit == "key":
+            buckets = key_buckets(log.read(segment).column("sensor"), BUCKETS)
+            mask = kept_buckets(offset.plan, BUCKETS)[buckets]
+        elif opened(offset.plan, p, np.array([segment.first_position]))[0]:
+            mask = kept_rows(offset.plan, p, segment.first_position, segment.end_position)
+        else:
+            continue
+        first = max(offset.start[p], offset.late.get(p, 0))
+        positions += [
+            position
+            for position, keep in zip(range(segment.first_position, segment.end_position), mask, strict=True)
+            if keep and first <= position < offset.end[p]
+        ]
+    return positions
+
+
+def read_all(log: EmbeddedLog, offset: Offset, tasks: list[list[Range]]) -> list[tuple[int, Piece]]:
+    return [
+        (stretch.partition, piece)
+        for task in tasks
+        for stretch in task
+        for piece in read_range(log, offset.plan, stretch)
+    ]
+
+
+any_grant = settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@any_grant
+@given(data=st.data(), tasks=st.integers(1, 7), least_rows=st.integers(1, 200))
+def test_every_kept_row_is_read_once_and_the_counts_said_so_beforehand(
+    log: EmbeddedLog, data: st.DataObject, tasks: int, least_rows: int
+) -> None:
+    offset = data.draw(grants(log))
+    selections = select(log, offset)
+    books = grant_books(log, offset, selections)
+    before = offset.books.admitted - books.admitted
+    shares = share_out(selections, before, tasks, least_rows)
+    pieces = read_all(log, offset, shares)
+
+    assert sum(piece.rows.num_rows for _, piece in pieces) == books.admitted
+    assert len(shares) <= tasks
+    for p in range(PARTITIONS):
+        read = [int(position) for where, piece in pieces if where == p for position in piece.positions]
+        assert read == is_kept(log, offset, p), "in order, each once"
+        values = [v for where, piece in pieces if where == p for v in piece.rows.column("value").to_pylist()]
+        assert values == read, "and the rows are those of the positions"
+    seqs = [piece.seq + i for _, piece in pieces for i in range(piece.rows.num_rows)]
+    assert seqs == list(range(before, offset.books.admitted)), "_seq is dense over grants, tasks and segments"
+
+
+@any_grant
+@given(data=st.data())
+def test_offered_is_admitted_and_sampled_and_late_and_expired(log: EmbeddedLog, data: st.DataObject) -> None:
+    offset = data.draw(grants(log))
+    books = grant_books(log, offset, select(log, offset))
+    assert books.admitted + books.sampled + books.late + books.expired == rows_between(
+        offset.start, offset.end
+    )
+    assert books.offered == rows_between(offset.start, offset.end)
+    assert min(books.admitted, books.sampled, books.late, books.expired) >= 0
+    left = log.start(TRIMMED)
+    assert books.expired == max(0, min(left, offset.end[TRIMMED]) - offset.start[TRIMMED])
+    expected_late = 0
+    for p in range(PARTITIONS):
+        first = max(offset.start[p], log.start(p))
+        expected_late += max(0, min(offset.late.get(p, 0), offset.end[p]) - first)
+    assert books.late == expected_late, "a row that is gone is expired, not late"
+    if offset.plan == KEEP_ALL:
+        assert books.sampled == 0
+
+
+@any_grant
+@given(data=st.data(), cuts=st.lists(st.floats(0, 1), max_size=3))
+def test_a_stretch_gives_the_same_rows_in_one_grant_or_in_several(
+    log: EmbeddedLog, data: st.DataObject, cuts: list[float]
+) -> None:
+    whole = data.draw(grants(log))
+    admitted = grant_books(log, whole, select(log, whole)).admitted
+    total, start = 0, whole.start
+    for part in [*sorted(cuts), 1.0]:
+        end = {p: whole.start[p] + int(part * (whole.end[p] - whole.start[p])) for p in whole.end}
+        piece = Offset("r", start, end, late=whole.late, plan=whole.plan)
+        total += grant_books(log, piece, select(log, piece)).admitted
+        start = end
+    assert total == admitted
+
+
+def test_a_segment_that_is_not_opened_is_not_read(log: EmbeddedLog) -> None:
+    class Counting:
+        """The log itself, with a count of its reads."""
+
+        def __init__(self) -> None:
+            self.read_firsts: list[int] = []
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(log, name)
+
+        def read(self, segment: object) -> pa.RecordBatch:
+            self.read_firsts.append(segment.first_position)  # type: ignore[attr-defined]
+            return log.read(segment)  # type: ignore[arg-type]
+
+    counting = Counting()
+    plan = Plan("row", segment_keep=SCALE // 4, row_keep=SCALE // 2, seed=3)
+    stretch = Range(0, 0, log.end(0), 0)
+    assert list(read_range(counting, plan, stretch))  # type: ignore[arg-type]
+    firsts = np.array([s.first_position for s in log.headers(0, 0, log.end(0))])
+    assert counting.read_firsts == firsts[opened(plan, 0, firsts)].tolist()
+    assert 0 < len(counting.read_firsts) < firsts.size / 2
+
+
+def test_counting_by_key_reads_only_the_segments_that_a_grant_cuts(log: EmbeddedLog) -> None:
+    second, third = log.headers(0, 0, log.end(0))[1:3]
+    plan = plan_for(0.5, "key", 2, BUCKETS)
+    whole = Offset("r", {0: second.first_position}, {0: third.end_position}, plan=plan)
+    kept = kept_buckets(plan, BUCKETS)
+    expected = sum(np.array(s.key_counts)[kept].sum() for s in (second, third))
+    assert select(log, whole)[0].kept.sum() == expected
+    cut = Offset("r", {0: second.first_position + 1}, {0: third.end_position}, plan=plan)
+    (first_row,) = kept[key_buckets(log.read(second).column("sensor").slice(0, 1), BUCKETS)]
+    assert select(log, cut)[0].kept.sum() == expected - first_row
+
+
+def test_nothing_kept_makes_no_task(log: EmbeddedLog) -> None:
+    empty = Offset("r", {0: 5, 1: log.end(1)}, {0: 5, 1: log.end(1)})
+    assert share_out(select(log, empty), 0, 4, 1) == []
+    shed = Offset("r", {0: 0}, {0: log.end(0)}, plan=plan_for(0.0, "row", 1))
+    assert share_out(select(log, shed), 0, 4, 1) == []
+    assert grant_books(log, shed, select(log, shed)) == Books(sampled=log.end(0))
+
+
+def test_tasks_get_about_even_shares_and_small_grants_get_one(log: EmbeddedLog) -> None:
+    offset = Offset("r", dict.fromkeys(range(PARTITIONS), 0), {p: log.end(p) for p in range(PARTITIONS)})
+    selections = select(log, offset)
+    total = sum(int(s.kept.sum()) for s in selections)
+    shares = share_out(selections, 0, 4, 1)
+    sizes = [sum(r.end - r.first for r in share) for share in shares]
+    assert len(sizes) == 4
+    assert sum(sizes) == total
+    assert max(sizes) - min(sizes) <= 2 * 40, "borders lie between segments of at most 40 rows"
+    assert len(share_out(selections, 0, 4, least_rows=total)) == 1

@@ -1,0 +1,278 @@
+"""A source's line to the control plane: what it does while that is silent, and afterwards. No JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.config import load_flow_config
+from penstock.control.governor import Governor
+from penstock.control.server import ControlServer
+from penstock.errors import InvalidInputError
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL
+from penstock.log.embedded import EmbeddedLog
+from penstock.spark.asking import FIRST_ROWS, Asking, Given
+from penstock.spark.source import SourceOptions
+from penstock.testing import ManualClock
+
+ENDS = {0: 50_000, 1: 50_000}
+
+
+class Served:
+    """A real control plane in a thread, which can be ended and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.address = folder, f"unix://{folder}/c"
+        self._thread: threading.Thread | None = None
+
+    def start(self, slots: int = 1) -> Governor:
+        classes = {"gold": {"target": "2s"}}
+        config = load_flow_config({"log": self.folder, "classes": classes, "slots": slots})
+        self.governor = Governor(config, time.time, time.monotonic)
+        ready = threading.Event()
+
+        async def serve() -> None:
+            self._server, self._loop = ControlServer(self.address, self.governor), asyncio.get_running_loop()
+            running = asyncio.create_task(self._server.run())
+            while not self._server.path.exists():
+                await asyncio.sleep(0.001)
+            ready.set()
+            await running
+
+        self._thread = threading.Thread(target=asyncio.run, args=(serve(),))
+        self._thread.start()
+        assert ready.wait(30)
+        return self.governor
+
+    def end(self) -> None:
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._server.stop)
+            self._thread.join(30)
+            self._thread = None
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short path: a Unix socket's has 107 bytes."""
+    return tmp_path_factory.mktemp("ask")
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[Served]:
+    made = Served(folder)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def stream(folder: Path) -> Path:
+    with EmbeddedLog.create(folder / "readings", pa.schema([("v", pa.int64())])) as log:
+        log.append(pa.record_batch({"v": pa.array(range(1500), pa.int64())}))
+    return folder / "readings"
+
+
+def options(folder: Path, cls: str = "gold", fail_open_after_s: float = 5.0) -> SourceOptions:
+    return SourceOptions(
+        stream=str(folder / "readings"),
+        read_from=str(folder / "readings"),
+        query="fraud",
+        cls=cls,
+        address=f"unix://{folder}/c",
+        fail_open_after_s=fail_open_after_s,
+    )
+
+
+def start(reader: str = "fraud-1", partitions: int = 2) -> Offset:
+    return Offset.initial(reader, dict.fromkeys(range(partitions), 0))
+
+
+def taken(given: Given, offset: Offset) -> int:
+    return sum(end - offset.end[p] for p, end in given.end.items())
+
+
+def advanced(offset: Offset, given: Given) -> Offset:
+    return offset.advanced(given.end, given.late, given.plan, Books(taken(given, offset)), given.ungoverned)
+
+
+def waiting_asking(folder: Path, **others: float) -> tuple[Asking, ManualClock]:
+    """A source whose waits only move a clock."""
+    clock = ManualClock(1000.0)
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+
+    return Asking(options(folder, **others), clock, pause), clock  # type: ignore[arg-type]
+
+
+def test_with_nobody_there_it_waits_five_seconds_and_then_goes_on_by_itself_in_small_steps(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asking, clock = waiting_asking(folder)
+    offset, began_s = start(), clock()
+    while (given := asking.ask(offset, ENDS)) is None:
+        assert clock() - began_s < 6.0
+    assert clock() - began_s >= 5.0
+    for _ in range(20):
+        assert given is not None
+        assert given.ungoverned
+        assert (given.plan, given.late) == (KEEP_ALL, {})
+        assert FIRST_ROWS <= taken(given, offset) <= FIRST_ROWS + 1, "never everything at once"
+        offset = advanced(offset, given)
+        assert offset.ungoverned
+        asking.planned(offset, FIRST_ROWS)
+        given = asking.ask(offset, ENDS)
+    assert offset.end == {0: 10_000, 1: 10_000}, "both partitions advance"
+    said = [record for record in caplog.records if "goes on ungoverned" in record.getMessage()]
+    assert len(said) == 1, "said once, not for every batch"
+    assert said[0].levelno == logging.WARNING
+
+
+def test_by_itself_it_stops_at_the_end_and_waits_there(folder: Path) -> None:
+    asking, clock = waiting_asking(folder)
+    offset = start()
+    while (given := asking.ask(offset, {0: 10, 1: 5})) is None:
+        pass
+    assert given.end == {0: 10, 1: 5}
+    offset = advanced(offset, given)
+    before = clock()
+    assert asking.ask(offset, {0: 10, 1: 5}) is None
+    assert clock() > before, "without a pause Spark would ask in a hot loop"
+
+
+def hanging(folder: Path, backlog: int) -> socket.socket:
+    """A control plane that is there and says nothing, as a stopped process does."""
+    silent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    silent.bind(str(folder / "c"))
+    silent.listen(backlog)
+    return silent
+
+
+@pytest.mark.parametrize("backlog", [100, 0], ids=["it takes connections", "it takes no more connections"])
+def test_a_control_plane_that_hangs_is_left_behind_and_tried_again_each_time(
+    folder: Path, backlog: int
+) -> None:
+    with hanging(folder, backlog):
+        asking = Asking(options(folder, fail_open_after_s=0.3))
+        offset, batches = start(), 0
+        while batches < 3:
+            given = asking.ask(offset, ENDS)
+            if given is not None:
+                assert given.ungoverned
+                offset = advanced(offset, given)
+                asking.planned(offset, FIRST_ROWS)
+                batches += 1
+        assert taken(Given(offset.end, {}, KEEP_ALL), start()) <= 3 * (FIRST_ROWS + 1)
+        asking.close()
+
+
+def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(
+    served: Served, stream: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "penstock.spark.asking")
+    served.start()
+    asking, _ = waiting_asking(served.folder)
+    offset = start(partitions=1)
+    while (given := asking.ask(offset, {0: 1500})) is None:
+        pass
+    assert not given.ungoverned
+    assert given.end == {0: 1000}
+    offset = advanced(offset, given)
+    asking.planned(offset, 1000)
+
+    served.end()
+    while (given := asking.ask(offset, {0: 1500})) is None:
+        pass
+    assert given.ungoverned
+    offset = advanced(offset, given)
+    asking.planned(offset, 500)
+    assert offset.end == {0: 1500}
+
+    governor = served.start()
+    with EmbeddedLog(stream) as log:
+        log.append(pa.record_batch({"v": [1, 2, 3]}))
+    while (given := asking.ask(offset, {0: 1503})) is None:
+        pass
+    assert not given.ungoverned
+    assert given.end == {0: 1503}
+    asking.planned(advanced(offset, given), 3)
+    assert governor.readers["fraud-1"].counted.books.admitted == 1503
+    words = [record.getMessage() for record in caplog.records]
+    assert sum("goes on ungoverned" in word for word in words) == 1
+    assert sum("the control plane answers again" in word for word in words) == 1
+    asking.close()
+
+
+def test_a_batch_that_takes_long_is_not_silence(served: Served, stream: Path) -> None:
+    """The silence begins with a question that has no answer, not with the last answer."""
+    served.start()
+    asking, clock = waiting_asking(served.folder)
+    offset = start(partitions=1)
+    while (given := asking.ask(offset, {0: 1500})) is None:
+        pass
+    offset = advanced(offset, given)
+    asking.planned(offset, 1000)
+    clock.advance(3600.0)  # the batch
+    served.end()
+    began_s = clock()
+    while (given := asking.ask(offset, {0: 1500})) is None:
+        pass
+    assert clock() - began_s >= 5.0
+    asking.close()
+
+
+def test_by_itself_it_takes_what_its_last_batch_really_admitted(folder: Path, stream: Path) -> None:
+    asking, _ = waiting_asking(folder)
+    governed = Offset("fraud-1", {0: 0, 1: 0}, {0: 90_000, 1: 90_000}, grant=1, books=Books(4000, 176_000))
+    asking.planned(governed, 4000)  # 180,000 rows were decided, most of them shed
+    while (given := asking.ask(governed, {0: 190_000, 1: 190_000})) is None:
+        pass
+    assert 4000 <= taken(given, governed) <= 4001
+    small = Offset("fraud-1", governed.end, governed.end, grant=2, books=governed.books)
+    asking.planned(small, 3)
+    given = asking.ask(small, {0: 190_000, 1: 190_000})
+    assert given is not None
+    assert taken(given, small) >= FIRST_ROWS, "three rows a batch would never catch up"
+
+
+def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, stream: Path) -> None:
+    served.start()
+    holder, _ = waiting_asking(served.folder)
+    while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
+        pass
+    replaying, _ = waiting_asking(served.folder)
+    replayed = Offset("fraud-2", {0: 0}, {0: 1500}, grant=3, books=Books(1500))
+    done = threading.Event()
+
+    def plan() -> None:
+        replaying.planned(replayed, 1500)
+        done.set()
+
+    thread = threading.Thread(target=plan)
+    thread.start()
+    assert not done.wait(0.3), "the slot is held"
+    holder.close()
+    assert done.wait(30)
+    thread.join()
+    replaying.close()
+
+
+def test_a_refusal_of_the_control_plane_reaches_the_query(served: Served, stream: Path) -> None:
+    served.start()
+    asking = Asking(options(served.folder, cls="golden"))
+    with pytest.raises(InvalidInputError, match="class must be one of gold; got 'golden'"):
+        asking.ask(start(partitions=1), {0: 1500})
+    asking.close()
+
+
+def test_a_wrong_address_is_said_at_once() -> None:
+    with pytest.raises(InvalidInputError, match="a control plane's address is unix:///path; got 'tcp://x'"):
+        Asking(SourceOptions(stream="s", read_from="s", address="tcp://x"))
