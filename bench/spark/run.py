@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .crash import replay_crash
 from .goodput import goodput
 from .overhead import drop_cost, overhead
 from .sharing import background, managers, shares
 
-__all__ = ["background", "drop_cost", "goodput", "managers", "overhead", "shares"]
+__all__ = ["background", "drop_cost", "goodput", "managers", "overhead", "replay_crash", "shares"]

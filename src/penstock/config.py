@@ -221,8 +221,20 @@ def load_flow_config(config: str | Path | Mapping[str, Any] | FlowConfig) -> Flo
     return load_config(FlowConfig, config, "flow")
 
 
-def load_config(model: type[FlowT], config: str | Path | Mapping[str, Any], what: str) -> FlowT:
-    """Reads and checks a configuration; `what` is its name in errors."""
+def load_config(
+    model: type[FlowT],
+    config: str | Path | Mapping[str, Any],
+    what: str,
+    changes: Mapping[str, Any] | None = None,
+) -> FlowT:
+    """Reads and checks a configuration.
+
+    Args:
+        model: What it is to become.
+        config: A file, or plain values.
+        what: Its name in errors.
+        changes: Values that replace the file's, by dotted key.
+    """
     if isinstance(config, Mapping):
         return checked(model, dict(config), f"the {what}", Path.cwd(), HINT)
     if not isinstance(config, str | Path):
@@ -231,4 +243,17 @@ def load_config(model: type[FlowT], config: str | Path | Mapping[str, Any], what
         )
     path = Path(config)
     raw = read_mapping(path, what, "examples/pipelines")
+    for key, value in (changes or {}).items():
+        _put(raw, key, value)
     return checked(model, raw, str(path), path.absolute().parent, HINT)
+
+
+def _put(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Puts a value at a dotted key; what is wrong about the key is said when the whole is checked."""
+    *outer, last = key.split(".")
+    at: Any = raw
+    for step in outer:
+        at = at.setdefault(step, {})
+        if not isinstance(at, dict):
+            raise InvalidInputError(f"{step} of {key} is a mapping", repr(at)[:60], "see the file")
+    at[last] = value

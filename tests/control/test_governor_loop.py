@@ -177,6 +177,19 @@ def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual
     assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in cluster.queries.values())
 
 
+def test_three_light_classes_that_start_together_shed_nothing_while_their_costs_are_learned(
+    virtual: Any,
+) -> None:
+    times = {"gold": 0.2, "silver": 0.1, "bulk": 0.1}
+    weights = {"gold": 6, "silver": 3, "bulk": 1}
+    cluster = virtual({name: {"target": TARGET_S, "priority": weights[name]} for name in times})
+    for name, part in times.items():
+        log = virtual.stream(cluster, part * capacity_per_s(virtual))
+        cluster.add(name, name, log, virtual.machine(noise=0.05))
+    cluster.run(15.0)
+    assert [found["shed"] for found in cluster.status()["classes"].values()] == [0, 0, 0]
+
+
 def test_two_queries_of_one_class_share_its_time(virtual: Any) -> None:
     cluster = virtual(gold())
     for i, name in enumerate("ab"):

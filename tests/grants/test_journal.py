@@ -144,6 +144,7 @@ def test_a_poisoned_grant_is_remembered_behind_an_orphan(writer: JournalWriter) 
     writer.planned(first)
     writer.set_aside(first, 10)
     writer.proposed(grown(first, 3))
+    assert writer.poison_rows(1) == 10, "nor when Spark asks again in one life"
     writer = again(writer)
     assert writer.poison_rows(1) == 10
     assert writer.planned(first) == 2, "nor are the attempts"

@@ -18,6 +18,8 @@ from penstock.cli.calibrate import calibrate_command
 from penstock.cli.demo import demo_command
 from penstock.cli.log import log_app
 from penstock.cli.replay import replay_command
+from penstock.cli.run import EPILOG as RUN_EPILOG
+from penstock.cli.run import run_command
 from penstock.cli.simulate import EPILOG, simulate_command
 from penstock.errors import PenstockError
 
@@ -47,6 +49,7 @@ def penstock(
 
 
 app.command("demo")(demo_command)
+app.command("run", epilog=RUN_EPILOG)(run_command)
 app.command("simulate", epilog=EPILOG)(simulate_command)
 app.command("replay")(replay_command)
 app.command("calibrate")(calibrate_command)

@@ -47,7 +47,7 @@ class ControlServer:
     def __init__(self, address: str, governor: Governor) -> None:
         self.path = Path(address.removeprefix(PREFIX))
         self.governor = governor
-        self._wake = asyncio.Condition()
+        self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._trimmer = Trimmer(governor)
         self._connections: set[asyncio.Task[None]] = set()
@@ -102,14 +102,15 @@ class ControlServer:
             _log.exception("a question was not answered")
         finally:
             self.governor.leave(connection)
-            await self._notify()
+            self._notify()
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _notify(self) -> None:
-        async with self._wake:
-            self._wake.notify_all()
+    def _notify(self) -> None:
+        """Wakes all that wait for a turn."""
+        self._wake.set()
+        self._wake = asyncio.Event()
 
     async def _answer(self, connection: object, line: bytes) -> dict[str, Any]:
         try:
@@ -178,7 +179,7 @@ class ControlServer:
     async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reader_id = message["reader"]
         self.governor.ask(reader_id, Offset.from_json(message["start"]))
-        await self._notify()  # a slot may be free now
+        self._notify()  # a slot may be free now
         deadline = time.monotonic() + HOLD_S
         is_leader = self.governor.is_leader(reader_id)
         while True:
@@ -204,9 +205,10 @@ class ControlServer:
         return {"go": True}
 
     async def _pause(self) -> None:
-        async with self._wake:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_S)
+        """Until a slot may be free, or a moment has passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._wake.wait()
 
 
 async def _main(start: Mapping[str, Any], standard_input: asyncio.StreamReader) -> None:

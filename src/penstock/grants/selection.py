@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +45,30 @@ class Selection:
 def select(log: ReadableLog, offset: Offset) -> list[Selection]:
     """The segments that a grant opens, by partition, with exact counts of what it keeps."""
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
+
+
+def evened(log: ReadableLog, offset: Offset) -> Plan:
+    """A grant's plan with the coins of rows set to the segments that the coins of segments really opened.
+
+    Whole segments vary a grant's size (by a fifth at twenty times the capacity), and with it the delay; rows
+    make up for it. A row's expected weight stays one over its chance.
+    """
+    plan = offset.plan
+    if plan.unit != "row" or plan.segment_keep in (0, SCALE):
+        return plan
+    rows = opened_rows = 0
+    for p in offset.end:
+        first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
+        headers = log.header_arrays(p, first, end, keys=False)
+        inside = np.minimum(headers.first_position + headers.rows, end) - np.maximum(
+            headers.first_position, first
+        )
+        rows += int(inside.sum())
+        opened_rows += int(inside[opened(plan, p, headers.first_position)].sum())
+    if not opened_rows:
+        return plan
+    wanted = plan.keep_probability() * rows
+    return replace(plan, row_keep=min(SCALE, max(1, round(wanted / opened_rows * SCALE))))
 
 
 def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:

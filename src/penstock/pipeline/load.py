@@ -12,12 +12,18 @@ from penstock.pipeline.sources import SYNTHETIC, ReplaySource
 from penstock.pipeline.spec import PipelineConfig
 
 
-def load_pipeline(path: str | Path | Mapping[str, Any]) -> PipelineConfig:
+def load_pipeline(
+    path: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> PipelineConfig:
     """The pipeline of a YAML file (or of plain values), checked as far as it can be without Spark.
 
     Relative paths become absolute, from the file's directory, or from the working directory.
+
+    Args:
+        path: The file.
+        changes: Values that replace the file's, by key: {"classes.gold.target": "3s"}.
     """
-    pipeline = load_config(PipelineConfig, path, "pipeline")
+    pipeline = load_config(PipelineConfig, path, "pipeline", changes or {})
     where = "the pipeline" if isinstance(path, Mapping) else str(path)
     for name, stream in pipeline.streams.items():
         source = stream.source

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.log.columns import with_event_time
@@ -79,6 +80,9 @@ class Producer:
     def __init__(self, name: str, config: StreamConfig, directory: Path, seed: int) -> None:
         self.name, self.config, self.progress = name, config, Progress()
         self.log = EmbeddedLog(directory)
+        nothing = pa.RecordBatch.from_pylist([], schema=self.log.user_schema)
+        for partition in range(self.log.partitions):  # takes the locks: another producer is said at the start
+            self.log.append(nothing, partition)
         self._due: Due | None = None
         if isinstance(config.source, ReplaySource | GeneratorSource):
             self._due = due_times(config.source)
@@ -145,7 +149,7 @@ def take_files(
     refused: set[Path] = set()
     while not stop.is_set():
         for path in files_of(source.path):
-            mark = finished / hashlib.sha1(str(path).encode()).hexdigest()
+            mark = finished / file_writer(path)
             if stop.is_set() or path in refused or mark.exists() or not _settled(path, clock()):
                 continue
             try:
@@ -153,8 +157,13 @@ def take_files(
                     mark.touch()
             except PenstockError as error:
                 refused.add(path)
-                progress.error = str(error)
+                progress.error = str(error) if progress.error is None else f"{progress.error}; {error}"
         stop.wait(LOOK_EVERY_S)
+
+
+def file_writer(path: Path) -> str:
+    """What appends of a file are keyed by: a name of 40 bytes, its own."""
+    return hashlib.sha1(str(path).encode()).hexdigest()
 
 
 def _take_file(

@@ -177,7 +177,7 @@ class QueryConfig(Part):
     sink: Annotated[AnySink, BeforeValidator(kind_only)] = Field(
         ConsoleSink(), description="{kind: console}, parquet, log or memory with its settings"
     )
-    checkpoint: Place | None = Field(None, description="a directory; inside the run directory by default")
+    checkpoint: Place | None = Field(None, description="a directory; one of checkpoints by default")
     shuffle_partitions: int | None = Field(None, ge=1, description="1 or more; the session's by default")
 
     _no_trigger = model_validator(mode="before")(_refuse_trigger)
@@ -224,6 +224,10 @@ class PipelineConfig(FlowConfig):
     )
     queries: dict[SqlName, QueryConfig] = Field(
         min_length=1, description="{hot: {class: gold, sql: ..., sink: {...}}}"
+    )
+
+    checkpoints: Place | None = Field(
+        None, description="directory of the queries' checkpoints, which lets runs go on from each other"
     )
 
     _no_trigger = model_validator(mode="before")(_refuse_trigger)
@@ -325,8 +329,8 @@ class PipelineConfig(FlowConfig):
         return config.streams or streams_in(config.sql or "", self.streams)
 
     def checkpoint_of(self, query: str, run: Path) -> str:
-        """Where a query's checkpoint lies."""
-        return self.queries[query].checkpoint or str(run / "checkpoints" / query)
+        """Where a query's checkpoint lies: as it says, as the pipeline says, or in the run directory."""
+        return self.queries[query].checkpoint or f"{self.checkpoints or run / 'checkpoints'}/{query}"
 
     def flow_config(self) -> FlowConfig:
         """The part that the control plane needs."""

@@ -7,6 +7,7 @@ shed rows, once they are closed. Either way results carry a `revision` and are w
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -287,6 +288,7 @@ class _Work:
         else:
             stretch = replace(stretch, revision=0)
         state = self.store.finish(state, journal, stretch, rows, gone, self.floor)
+        shutil.rmtree(self.sink.staging(self.store.reader, self.store.folder), ignore_errors=True)
         self.report = replace(self.report, rows=self.report.rows + rows, gone=self.report.gone + gone)
         return state
 

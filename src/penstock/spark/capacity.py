@@ -39,7 +39,9 @@ class Capacity:
     batch_s: float
 
 
-def read_ungoverned(spark: SparkSession, stream: str | Path, max_rows: int = 0) -> DataFrame:
+def read_ungoverned(
+    spark: SparkSession, stream: str | Path, max_rows: int = 0, total_rows: int = 0
+) -> DataFrame:
     """A log's stream as plain Structured Streaming reads it: everything there is, or a static row limit."""
     spark.dataSource.register(PenstockSource)
     options = SourceOptions(
@@ -48,8 +50,42 @@ def read_ungoverned(spark: SparkSession, stream: str | Path, max_rows: int = 0) 
         metadata=metadata_columns(False),
         tasks=spark.sparkContext.defaultParallelism,
         max_rows=max_rows,
+        total_rows=total_rows,
     )
     return spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
+
+
+def warm_up(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    checkpoint: Path,
+    seconds: float,
+    rows: int = 10_000,
+) -> float:
+    """Runs a query ungoverned until the JVM has compiled it; returns rows a second of its last batches."""
+    log = open_stream(stream)
+    query = start(read_ungoverned(spark, stream, rows), str(checkpoint))
+    try:
+        time.sleep(seconds)
+        while len(query.recentProgress) < 4 and query.exception() is None:
+            time.sleep(0.1)
+        if (error := query.exception()) is not None:
+            raise PenstockError(f"the probed query runs; got {error}; hint: try it ungoverned")
+        done = batches([dict(report) for report in query.recentProgress[-4:]], log)
+    finally:
+        stop_quietly(query)
+    return sum(batch.rows for batch in done) / sum(batch.took_s for batch in done)
+
+
+def stop_quietly(query: StreamingQuery) -> None:
+    """Stops a query that may be inside a batch, which Spark's log would report as errors."""
+    context = query._jsq.sparkSession().sparkContext() if query.isActive else None
+    if context is not None:
+        context.setLogLevel("OFF")
+    query.stop()
+    if context is not None:
+        context.setLogLevel("ERROR")
 
 
 def probe(
@@ -65,17 +101,14 @@ def probe(
         batch_rows: Rows of a batch.
         count: Batches to measure, after the first ones.
     """
-    log = open_stream(stream)
-    query = start(read_ungoverned(spark, stream, batch_rows), str(checkpoint))
+    log, wanted = open_stream(stream), WARM_BATCHES + count
+    query = start(read_ungoverned(spark, stream, batch_rows, wanted * batch_rows), str(checkpoint))
     try:
-        done: list[Batch] = []
-        while len(done) < WARM_BATCHES + count:
-            time.sleep(0.05)
+        while len(query.recentProgress) < wanted:
+            time.sleep(0.02)
             if (error := query.exception()) is not None:
                 raise PenstockError(f"the probed query runs; got {error}; hint: try it ungoverned")
-            reports = query.recentProgress
-            if len(reports) >= WARM_BATCHES + count:
-                done = batches([dict(report) for report in reports], log)
+        done = batches([dict(report) for report in query.recentProgress], log)
     finally:
         query.stop()
     return _capacity(done[WARM_BATCHES - 1 :])

@@ -38,7 +38,7 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
         if name in RESERVED_COLUMNS:
             raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
     fields = from_arrow_schema(user_schema).fields
-    return StructType([*fields, *(StructField(name, _TYPES[name], False) for name in metadata)])
+    return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])
 
 
 def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: float) -> pa.RecordBatch:

@@ -81,6 +81,12 @@ class ProducerProcess:
             self._process.wait()
         self._thread.join()
 
+    def kill(self) -> None:
+        """Ends the process as a crash would; for tests."""
+        if self._process is not None:
+            self._process.kill()
+            self._thread.join()
+
     def _tell(self, message: dict[str, Any]) -> None:
         if self._process is not None:
             assert self._process.stdin is not None

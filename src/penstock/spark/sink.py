@@ -67,7 +67,7 @@ class LogStreamSink:
         self.log = log
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Appends a micro-batch in one step, to the partition whose turn it is: a repeat goes where it went."""
+        """Appends a micro-batch in one step, to the partition of its number: a repeat goes where it went."""
         query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
             raise InvalidInputError(

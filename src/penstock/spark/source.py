@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.grants.selection import Range, grant_books, read_range, select, share_out
+from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
 from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
@@ -52,6 +52,7 @@ class SourceOptions:
         metadata: Metadata columns, in order.
         tasks: Most tasks that read one batch.
         max_rows: Of an ungoverned batch; 0 for all there is.
+        total_rows: After which an ungoverned source ends; 0 for never.
         fail_open_after_s: Silence after which it goes on by itself.
         poison_after: Failures after which a grant is set aside; 0 for never.
         shed_lane: Whether what is shed stays in the log.
@@ -68,6 +69,7 @@ class SourceOptions:
     metadata: tuple[str, ...] = ()
     tasks: int = 1
     max_rows: int = 0
+    total_rows: int = 0
     fail_open_after_s: float = 5.0
     poison_after: int = 0
     shed_lane: bool = False
@@ -228,11 +230,16 @@ class _Planner:
     def _take_all(self, start: Offset) -> Given | None:
         """What an ungoverned source takes: everything, or its row limit."""
         ends = self._ends() if self._until is None else self._until
-        given = limited(start.end, ends, self.options.max_rows or None)
+        rows = self.options.max_rows or None
+        if self.options.total_rows:
+            left = max(0, self.options.total_rows - start.books.offered)
+            rows = left if rows is None else min(rows, left)
+        given = limited(start.end, ends, rows)
         return None if given == dict(start.end) else Given(given, {}, KEEP_ALL)
 
     def _propose(self, start: Offset, given: Given) -> Offset:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
+        draft = replace(draft, plan=evened(self.log, draft))
         books = grant_books(self.log, draft, select(self.log, draft))
         journal = self._journal_of(start)
         poison = journal.poison_rows(start.grant)

@@ -1,0 +1,192 @@
+"""`spark/replay-crash`: a driver that is killed again and again leaves exactly what its plans say."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from penstock.bench import BenchRun, bench
+from penstock.grants.journal import Journal, read_journal
+from penstock.grants.offset import Offset
+from penstock.grants.selection import read_range, select, share_out
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.open import load_stream
+from penstock.log.paced import PacedLog, create_paced
+from penstock.log.schedule import schedule_constant
+
+from .rig import pool_rows
+
+KILLS, QUICK_KILLS = 20, 4
+RATE_PER_S = 400_000.0
+MOMENTS = ("any", "proposed", "control")
+"""When to kill: at a random moment; as soon as a plan is in the journal, before Spark has logged it as an
+offset; or first the control plane and some time later the driver."""
+
+
+@bench("replay-crash", title="a driver killed with SIGKILL again and again: results against recorded plans")
+def replay_crash(run: BenchRun) -> None:
+    kills = QUICK_KILLS if run.quick else KILLS
+    folder = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    dice = random.Random(run.seed)
+    run.progress("starting", total=kills + 1)
+    try:
+        create_paced(
+            folder / "log" / "readings",
+            pool_rows(),
+            schedule_constant(RATE_PER_S, 3600.0, 4096),
+            event_time="ts",
+        ).begin()
+        counts = dict.fromkeys(MOMENTS, 0)
+        for i in range(kills):
+            moment = MOMENTS[i % 4 % 3] if kills > 3 else "any"
+            run.progress(f"kill {i + 1} of {kills}: {moment}", advance=1)
+            counts[moment] += 1
+            _run_and_kill(folder, moment, dice)
+        run.progress("a last, clean run", advance=1)
+        _finish(folder)
+        _judge(run, folder, counts)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    driver = Path(__file__).with_name("crash_driver.py")
+    return subprocess.Popen(
+        [sys.executable, str(driver), str(folder), *words],
+        stdout=subprocess.PIPE,
+        stderr=(folder / "driver.log").open("a"),
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _run_and_kill(folder: Path, moment: str, dice: random.Random) -> None:
+    driver = _start(folder)
+    assert driver.stdout is not None
+    line = driver.stdout.readline()
+    if not line.startswith("running"):
+        raise RuntimeError(f"the driver did not start: {(folder / 'driver.log').read_text()[-2000:]}")
+    time.sleep(dice.uniform(0.5, 6.0))
+    if moment == "control":
+        os.kill(int(line.split()[1]), signal.SIGKILL)
+        time.sleep(dice.uniform(0.5, 5.0))  # sources go on by themselves, or another control plane starts
+    elif moment == "proposed":
+        _wait_for_proposal(folder)
+    _kill_group(driver)
+
+
+def _wait_for_proposal(folder: Path) -> None:
+    """Until a plan has just been written that Spark cannot have logged yet."""
+    paths = list((folder / "log" / "readings" / "plans").glob("*.jsonl"))
+    sizes = {path: path.stat().st_size for path in paths}
+    until = time.monotonic() + 10.0
+    while time.monotonic() < until:
+        for path, size in sizes.items():
+            now = path.stat().st_size
+            if now > size:
+                with path.open("rb") as file:
+                    file.seek(size)
+                    if b'{"proposed"' in file.read():
+                        return
+                sizes[path] = now
+
+
+def _kill_group(driver: subprocess.Popen[str]) -> None:
+    """Kills the driver with its JVM and waits until all are gone: a JVM may log one more offset."""
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    for _ in range(1000):
+        try:
+            os.killpg(driver.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+
+
+def _finish(folder: Path) -> None:
+    """A last run that ends cleanly: what Spark has logged is then complete."""
+    driver = _start(folder, "8")
+    driver.communicate(timeout=300)
+    if driver.returncode:
+        raise RuntimeError(f"the last driver failed: {(folder / 'driver.log').read_text()[-2000:]}")
+
+
+def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
+    log = load_stream(folder / "log" / "readings")
+    missing = extra = difference = orphans = grants = ungoverned = 0
+    shed = admitted = 0
+    for query in ("files", "stream"):
+        (path,) = (folder / "log" / "readings" / "plans").glob(f"{query}-*.jsonl")
+        journal = read_journal(path)
+        entries = journal.logged()
+        offsets = [entry.offset for entry in entries]
+        planned = _positions(log, offsets)
+        found = _parquet(folder) if query == "files" else _stream(folder)
+        values, counted = np.unique(found, return_counts=True)
+        missing += int(np.setdiff1d(planned, values).size)
+        extra += int(np.setdiff1d(values, planned).size) + int((counted - 1).sum())
+        last = offsets[-1]
+        end = log.end(0)  # the stream goes on
+        waiting = end - last.end[0]
+        difference += abs(end - (found.size + last.books.shed + waiting))
+        difference += abs(last.end[0] - last.books.offered)
+        admitted, shed = admitted + last.books.admitted, shed + last.books.shed
+        grants += len(offsets)
+        ungoverned += sum(offset.ungoverned for offset in offsets)
+        orphans += _orphans(path, journal)
+    run.row("kills", sum(counts.values()))
+    run.row("missing_rows", missing)
+    run.row("extra_rows", extra)
+    run.row("accounting_difference", difference)
+    run.note(
+        f"kills: {counts['any']} at any moment, {counts['proposed']} between plan and offset commit, "
+        f"{counts['control']} of the control plane and then the driver; {grants} grants, {orphans} orphans, "
+        f"{ungoverned} grants ungoverned, {admitted} rows admitted, {shed} shed"
+    )
+
+
+def _positions(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> np.ndarray:
+    """What the recorded plans admit, computed offline."""
+    found = [np.empty(0, np.int64)]
+    for offset in offsets:
+        for share in share_out(select(log, offset), 0, 1, 1):
+            for stretch in share:
+                found += [piece.positions for piece in read_range(log, offset.plan, stretch)]
+    return np.concatenate(found)
+
+
+def _parquet(folder: Path) -> np.ndarray:
+    """Positions in the committed files: the sink's own log says which are."""
+    import json
+
+    names: set[str] = set()
+    for entry in sorted((folder / "files" / "_spark_metadata").iterdir()):
+        if entry.name.startswith(".") or entry.suffix == ".crc":
+            continue
+        for line in entry.read_text().splitlines()[1:]:
+            item = json.loads(line)
+            names.add(item["path"].rpartition("/")[2])
+    columns = [pq.read_table(folder / "files" / name, columns=["_position"]) for name in sorted(names)]
+    return np.concatenate([np.empty(0, np.int64), *(c.column(0).to_numpy() for c in columns)])
+
+
+def _stream(folder: Path) -> np.ndarray:
+    results = load_stream(folder / "log" / "results")
+    segments = results.headers(0, 0, results.end(0))
+    columns = [results.read(segment).column("position").to_numpy() for segment in segments]
+    return np.concatenate([np.empty(0, np.int64), *columns])
+
+
+def _orphans(path: Path, journal: Journal) -> int:
+    lines = path.read_bytes().count(b'{"proposed"')
+    return lines - len(journal.logged())

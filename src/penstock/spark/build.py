@@ -1,0 +1,245 @@
+"""A pipeline's streams and queries on Spark: created, built and started, or refused with one line."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.open import load_stream
+from penstock.log.writer import LogConfig
+from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink, sink_guarantee
+from penstock.pipeline.sources import GeneratorSource, ReplaySource
+from penstock.pipeline.spec import PipelineConfig, StreamConfig
+from penstock.spark.flow import Flow
+from penstock.spark.sink import LogStreamSink, check_fit, log_sink
+
+Function = Callable[[SparkSession, dict[str, DataFrame]], DataFrame]
+"""What `function: module:name` names: the streams by name in, the result out."""
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+def prepare_streams(config: PipelineConfig) -> None:
+    """Creates the streams that are not there; refuses one that is there and is another one."""
+    written = {q.sink.stream for q in config.queries.values() if isinstance(q.sink, LogSink)}
+    for name, stream in config.streams.items():
+        directory, schema = config.log / name, stream.arrow_schema()
+        if (directory / "stream.json").exists():
+            _check_stream(name, stream, directory)
+        elif schema is not None:
+            EmbeddedLog.create(directory, schema, _log_config(stream)).close()
+        elif name not in written:
+            raise InvalidInputError(
+                f"stream {name} is in the log, or has a schema",
+                f"no stream at {directory}",
+                f"add streams.{name}.schema, or create it first",
+            )
+
+
+def _log_config(stream: StreamConfig) -> LogConfig:
+    return LogConfig(partitions=stream.partitions, key=stream.key)
+
+
+def _check_stream(name: str, stream: StreamConfig, directory: Path) -> None:
+    log, schema = load_stream(directory), stream.arrow_schema()
+    if schema is not None and not log.user_schema.equals(schema):
+        try:
+            check_fit(schema, log.user_schema, name)
+            differs = "another order or nullability"
+        except InvalidInputError as error:
+            differs = str(error.got)
+        raise InvalidInputError(
+            f"stream {name} has the schema that the log at {directory} was created with",
+            differs,
+            "change the schema, or use another log",
+        )
+    for what, wanted, got in (
+        ("partitions", stream.partitions, log.partitions),
+        ("key", stream.key, log.key_column),
+    ):
+        if what in stream.model_fields_set and wanted != got:
+            raise InvalidInputError(
+                f"stream {name} has {what} {got} since it was created", wanted, "use another log"
+            )
+
+
+# -- queries --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Built:
+    """A query that can be started."""
+
+    name: str
+    result: DataFrame
+    sink: LogStreamSink | None
+    checkpoint: str
+    guarantee: str
+
+
+def load_functions(config: PipelineConfig) -> dict[str, Function]:
+    """The Python functions of queries, imported."""
+    return {name: _load(name, q.function) for name, q in config.queries.items() if q.function is not None}
+
+
+def _load(query: str, function: str) -> Function:
+    module, _, attribute = function.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the user's module may do anything
+        raise InvalidInputError(
+            f"queries.{query}.function names a function that can be imported",
+            f"{function!r}: {one_line(error)}",
+            "modules beside the pipeline's file are found",
+        ) from error
+    if not callable(found):
+        raise InvalidInputError(f"queries.{query}.function names a function", repr(found)[:60], "module:name")
+    loaded: Function = found
+    return loaded
+
+
+def build_queries(
+    flow: Flow, config: PipelineConfig, functions: dict[str, Function], run: Path
+) -> Iterator[Built]:
+    """Builds the queries, those first that write a stream whose columns others must know."""
+    left = list(config.queries)
+    while left:
+        ready = [n for n in left if all(_there(config, stream) for stream in config.streams_of(n))]
+        if not ready:
+            unknown = [s for n in left for s in config.streams_of(n) if not _there(config, s)]
+            raise InvalidInputError(
+                f"streams.{unknown[0]}.schema is required", "queries that wait for each other", "give it"
+            )
+        for name in ready:
+            left.remove(name)
+            yield _build(flow, config, name, functions.get(name), run)
+
+
+def _there(config: PipelineConfig, stream: str) -> bool:
+    return (config.log / stream / "stream.json").exists()
+
+
+def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
+    query = config.queries[name]
+    streams = _read_streams(flow, config, name)
+    with _told(f"queries.{name}.{'sql' if function is None else 'function'} gives a result"):
+        if function is None:
+            for stream, df in streams.items():
+                df.createOrReplaceTempView(stream)
+            result = flow.spark.sql(query.sql or "")
+        else:
+            result = function(flow.spark, streams)
+    if not isinstance(result, DataFrame) or not result.isStreaming:
+        raise InvalidInputError(
+            f"queries.{name} gives a streaming DataFrame",
+            type(result).__name__ if not isinstance(result, DataFrame) else "one that is not streaming",
+            "read one of its streams",
+        )
+    checkpoint = config.checkpoint_of(name, run)
+    sink = None
+    if isinstance(query.sink, LogSink):
+        stream = query.sink.stream
+        sink = log_sink(config.log / stream, result.schema, _log_config(config.streams[stream]))
+    elif isinstance(query.sink, ParquetSink):
+        _check_files(name, Path(query.sink.path), Path(checkpoint))
+    return Built(name, result, sink, checkpoint, sink_guarantee(query.sink))
+
+
+def _check_files(name: str, path: Path, checkpoint: Path) -> None:
+    """Spark would take a new query's first batches for repeats of those in the directory, and drop them."""
+    if (path / "_spark_metadata").exists() and not (checkpoint / "metadata").exists():
+        raise InvalidInputError(
+            f"queries.{name} writes to a new directory, or goes on from its checkpoint",
+            f"results of another run in {path}",
+            "name another path, or set the query's checkpoint so that runs continue",
+        )
+
+
+def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, DataFrame]:
+    query, names = config.queries[name], config.streams_of(name)
+    readers = flow.query(name, query.cls) if len(names) > 1 else None
+    streams: dict[str, DataFrame] = {}
+    for stream in names:
+        spec = config.streams[stream]
+        # rows that an earlier run made up are no part of this one; all others count
+        starting = "latest" if isinstance(spec.source, ReplaySource | GeneratorSource) else "earliest"
+        if readers is None:
+            df = flow.read_stream(stream, query.cls, query.metadata, name, starting)
+        else:
+            df = readers.read_stream(stream, query.metadata, starting)
+        if spec.event_time is not None:
+            with _told(f"streams.{stream}.event_time is a timestamp column"):
+                df = df.withWatermark(spec.event_time, f"{round(spec.lateness_s * 1000)} milliseconds")
+        streams[stream] = df
+    return streams
+
+
+def start_query(spark: SparkSession, config: PipelineConfig, built: Built) -> StreamingQuery:
+    """Starts a query; what Spark refuses of it is said in one line."""
+    query = config.queries[built.name]
+    writer = built.result.writeStream.outputMode(query.mode).queryName(built.name)
+    writer = writer.option("checkpointLocation", built.checkpoint)
+    with _told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
+        return _to_sink(writer, config, built).start()
+
+
+def _to_sink(writer: DataStreamWriter, config: PipelineConfig, built: Built) -> DataStreamWriter:
+    sink = config.queries[built.name].sink
+    if built.sink is not None:
+        return writer.foreachBatch(built.sink)
+    if isinstance(sink, ParquetSink):
+        return writer.format("parquet").option("path", sink.path)
+    if isinstance(sink, MemorySink):
+        return writer.format("memory").queryName(sink.name or built.name)
+    return writer.format("console").option("truncate", "false")
+
+
+@contextmanager
+def _shuffled(spark: SparkSession, partitions: int | None) -> Iterator[None]:
+    """A query takes the session's settings over when it starts."""
+    if partitions is None:
+        yield
+        return
+    before = spark.conf.get(SHUFFLE_PARTITIONS) or "200"
+    spark.conf.set(SHUFFLE_PARTITIONS, partitions)
+    try:
+        yield
+    finally:
+        spark.conf.set(SHUFFLE_PARTITIONS, before)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(rule: str) -> Iterator[None]:
+    """Turns what Spark or a user's function raises into one line."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(rule, one_line(error), "try it in a plain Spark session") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The gist of an exception: Spark's messages go on for pages."""
+    text = str(error)
+    if isinstance(error, PySparkException):
+        text = error.getMessage() or text
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    name = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
+    return f"{name}{first}"[:300]

@@ -1,0 +1,188 @@
+"""The demo's own work: three classes on one Spark, more input than it can process, governed and plain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.log.paced import PacedLog, create_paced
+from penstock.log.schedule import schedule_constant, schedule_from_arrivals
+from penstock.model import FloatArray
+from penstock.spark.capacity import Capacity, find_batch_rows, read_ungoverned, stop_quietly, warm_up
+from penstock.spark.flow import attach
+from penstock.spark.measured import Batch, batches
+
+CLASSES: dict[str, dict[str, Any]] = {
+    "gold": {"target": 4.0, "priority": 6.0},
+    "silver": {"target": 5.0, "priority": 3.0},
+    "bronze": {"target": 5.0, "priority": 1.0},
+}
+LOADS = {"gold": 0.35, "silver": 0.55, "bronze": 1.6}
+"""Mean input of a class in parts of the capacity of the whole machine; together two and a half times it."""
+GOVERNED_S, PLAIN_S, WARM_UP_S = 50.0, 20.0, 18.0
+SEGMENT_ROWS = 4096
+KEYS = 1000
+
+Tell = Callable[[str], None]
+Show = Callable[[dict[str, Any], float], None]
+
+
+@dataclass
+class ClassRun:
+    """What became of one class: its batches by Spark's own reports, and the control plane's figures."""
+
+    batches: list[Batch]
+    target_s: float
+    offered_rows: int
+    oldest_waiting_s: float | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DemoResult:
+    """Both halves of the demo."""
+
+    capacity: Capacity
+    governed: dict[str, ClassRun]
+    governed_from_s: float
+    plain: dict[str, ClassRun]
+    plain_from_s: float
+
+    @property
+    def middle_s(self) -> float:
+        return self.governed_from_s + GOVERNED_S / 2
+
+
+def rows() -> list[pa.RecordBatch]:
+    """Rows of the streams; the event time is set to the arrival when they are read."""
+    random, count = np.random.default_rng(7), 65_536
+    return [
+        pa.record_batch(
+            {
+                "at": pa.array(np.zeros(count, np.int64), pa.timestamp("us", tz="UTC")),
+                "device": random.integers(0, KEYS, count),
+                "value": random.random(count),
+            }
+        )
+    ]
+
+
+def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
+    """Counts, means and a digest by device and second: a few microseconds a row."""
+    text = F.concat(F.col("device").cast("string"), F.lit(":"), F.col("value").cast("string"))
+    results = (
+        stream.withColumn("digest", F.sha2(F.sha2(F.sha2(text, 512), 512), 512))
+        .withWatermark("at", "1 second")
+        .groupBy(F.window("at", "1 second"), "device")
+        .agg(F.count("*").alias("rows"), F.avg("value").alias("mean"), F.max("digest").alias("digest"))
+    )
+    writer = results.writeStream.format("noop").outputMode("append")
+    return writer.option("checkpointLocation", checkpoint).start()
+
+
+def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
+    """What this machine processes, ungoverned and warm, in batches of half the shortest target."""
+    log = create_paced(
+        folder / "filled" / "readings", rows(), schedule_constant(1e6, 120, SEGMENT_ROWS), event_time="at"
+    )
+    log.begin(time.time() - log.seconds - 1)
+    checkpoints = folder / "checkpoints"
+    rate_per_s = warm_up(spark, log.directory, start_query, checkpoints / "warm", WARM_UP_S)
+    tell("measuring the capacity")
+    length_s = min(settings["target"] for settings in CLASSES.values()) / 2
+    first = max(1000, round(rate_per_s * length_s))
+    return find_batch_rows(spark, log.directory, start_query, checkpoints / "find", length_s, first, tries=3)
+
+
+def make_streams(folder: Path, arrivals_s: FloatArray, capacity: Capacity, seconds: float) -> Path:
+    """One paced stream a class: the bursty trace, at the class's part of the capacity."""
+    chosen = arrivals_s[arrivals_s < seconds]
+    for number, (name, load) in enumerate(LOADS.items()):
+        # each class gets another stretch of the trace, so that bursts do not coincide
+        shifted = np.sort((chosen + number * seconds / len(LOADS)) % seconds)
+        scale = load * capacity.rows_per_s * seconds / shifted.size
+        schedule = schedule_from_arrivals(shifted, scale, SEGMENT_ROWS)
+        create_paced(folder / f"{name}_readings", rows(), schedule, event_time="at")
+    return folder
+
+
+def run_governed(
+    spark: SparkSession, folder: Path, root: Path, show: Show, run: Path
+) -> tuple[dict[str, ClassRun], float]:
+    """The three classes under Penstock; marks the middle, so that the second half has its own figures."""
+    with attach(spark, {"log": root, "run": run, "classes": CLASSES}) as flow:
+        queries = {
+            name: start_query(
+                flow.read_stream(f"{name}_readings", cls=name, query=name), str(folder / "checkpoints" / name)
+            )
+            for name in CLASSES
+        }
+        began_s = _begin(root)
+        marked = False
+        while (passed_s := time.time() - began_s) < GOVERNED_S:
+            if not marked and passed_s >= GOVERNED_S / 2:
+                flow.mark()
+                marked = True
+            show(flow.status(), passed_s)
+            _raise_failure(queries)
+            time.sleep(0.5)
+        status = flow.status()
+        found = _collect(root, queries)
+    for name, result in found.items():
+        result.status = status["classes"][name]
+        result.oldest_waiting_s = result.status["oldest_waiting_s"]
+    return found, began_s
+
+
+def run_plain(spark: SparkSession, folder: Path, root: Path, show: Show) -> tuple[dict[str, ClassRun], float]:
+    """The same load through plain Structured Streaming: three queries at once, no limit."""
+    queries = {
+        name: start_query(
+            read_ungoverned(spark, root / f"{name}_readings"), str(folder / "checkpoints" / f"plain-{name}")
+        )
+        for name in CLASSES
+    }
+    began_s = _begin(root)
+    while (passed_s := time.time() - began_s) < PLAIN_S:
+        show({}, passed_s)
+        _raise_failure(queries)
+        time.sleep(0.5)
+    found = _collect(root, queries)
+    now_s = time.time()
+    for result in found.values():
+        last_s = max((float(batch.arrival_s.max()) for batch in result.batches), default=began_s)
+        result.oldest_waiting_s = now_s - last_s
+    for query in queries.values():
+        stop_quietly(query)
+    return found, began_s
+
+
+def _begin(root: Path) -> float:
+    at_s = time.time() + 0.2
+    for name in CLASSES:
+        PacedLog(root / f"{name}_readings").begin(at_s, restart=True)
+    return at_s
+
+
+def _collect(root: Path, queries: dict[str, StreamingQuery]) -> dict[str, ClassRun]:
+    found = {}
+    for name, query in queries.items():
+        log = PacedLog(root / f"{name}_readings")
+        done = batches([dict(report) for report in query.recentProgress], log)
+        found[name] = ClassRun(done, CLASSES[name]["target"], log.end(0))
+    return found
+
+
+def _raise_failure(queries: dict[str, StreamingQuery]) -> None:
+    for query in queries.values():
+        if (error := query.exception()) is not None:
+            raise error

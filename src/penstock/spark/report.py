@@ -1,0 +1,113 @@
+"""What a run's status says, as JSON values, as a table, and as a line. Reads; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+ROWS = ("offered", "admitted", "shed", "waiting")
+
+
+def class_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every class's figures from `flow.status()` or `report.json`: rows, delays against the target, share."""
+    return {name: _class(cls) for name, cls in status["classes"].items()}
+
+
+def _class(cls: Mapping[str, Any]) -> dict[str, Any]:
+    p95_s, target_s = cls["delay"]["p95_s"], cls["target_s"]
+    kept = ("target_s", "priority", "manager", "dry_run", *ROWS, "oldest_waiting_s", "keep_fraction")
+    return {
+        **{key: cls[key] for key in kept},
+        "delay": dict(cls["delay"]),
+        "p95_to_target": None if p95_s is None else p95_s / target_s,
+        **{key: cls[key] for key in ("share", "headroom", "floor_s")},
+    }
+
+
+def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every query's figures, by the name that its user gave it; its readers added up."""
+    found: dict[str, dict[str, Any]] = {}
+    for cls, values in status["classes"].items():
+        for query in values["queries"].values():
+            into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ROWS, 0), "batches": 0})
+            for key in (*ROWS, "batches"):
+                into[key] += query[key]
+            into["fixed_s"], into["row_s"] = query["fixed_s"], query["row_s"]
+    return found
+
+
+def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    """The closing report, a line a class; see `class_report`."""
+    table = _table(title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "share", "headroom"))
+    for name, cls in classes.items():
+        delay = cls["delay"]
+        table.add_row(
+            f"{name} (dry run)" if cls["dry_run"] else name,
+            *(f"{cls[key]:,}" for key in ROWS),
+            _number(cls["oldest_waiting_s"]),
+            f"{cls['target_s']:g}",
+            _number(delay["mean_s"]),
+            _number(delay["p50_s"]),
+            _against(delay["p95_s"], cls["target_s"]),
+            _number(delay["p99_s"]),
+            _number(cls["share"]),
+            _number(cls["headroom"]),
+        )
+    return table
+
+
+def live_table(status: Mapping[str, Any], title: str) -> Table:
+    """A line a class, from `flow.status()`; "p95 now" is of the rows since the last mark."""
+    table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share"))
+    table.caption = escape("\n".join(f"{name}: {cls['reason']}" for name, cls in status["classes"].items()))
+    for name, cls in status["classes"].items():
+        target_s = cls["target_s"]
+        table.add_row(
+            name,
+            _number(cls["keep_fraction"]),
+            *(f"{cls[key]:,}" for key in ROWS),
+            _number(cls["oldest_waiting_s"]),
+            f"{target_s:g}",
+            _against(cls["delay_since_mark"]["p95_s"], target_s),
+            _against(cls["delay"]["p95_s"], target_s),
+            _number(cls["share"]),
+        )
+    return table
+
+
+def status_line(status: Mapping[str, Any], at_s: float) -> str:
+    """The same as a line, for logs."""
+    parts = []
+    for name, cls in status["classes"].items():
+        p95_s = cls["delay_since_mark"]["p95_s"]
+        parts.append(
+            f"{name}: keep {cls['keep_fraction']:.2f}, p95 {_number(p95_s)} of {cls['target_s']:g} s, "
+            f"waiting {cls['waiting']:,}"
+        )
+    return f"{at_s:5.0f} s  {'; '.join(parts)}"
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.caption, table.caption_justify = (
+        "target, age of the oldest waiting row and delays in seconds",
+        "left",
+    )
+    table.add_column("class", style="bold", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _against(value: float | None, target_s: float) -> str:
+    if value is None:
+        return "-"
+    return f"[{'green' if value <= target_s else 'red'}]{value:.2f}[/]"

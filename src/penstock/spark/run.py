@@ -1,0 +1,324 @@
+"""`penstock run`: a pipeline from its configuration to its closing report.
+
+The run directory holds, beside what the control plane records (see `penstock.control.rundir`):
+
+    pipeline.json        the pipeline as it ran
+    measurements.jsonl   a line a second: every class's status, what the producers did
+    checkpoints/         of queries that name none
+    errors/<query>.txt   all that Spark said of a query that failed
+    summary.json         what `run_pipeline` returns
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.control.client import ControlSilentError
+from penstock.control.rundir import REPORT, dump_json
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.pipeline.spec import PipelineConfig
+from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
+from penstock.spark.flow import Flow
+from penstock.spark.produce import ProducerProcess
+from penstock.spark.report import class_report, query_report
+from penstock.spark.session import session
+
+STATUS_EVERY_S = 1.0
+JOIN_TIMEOUT_S = 120.0
+"""For the first questions of all queries: the first one pays for Spark's warm-up."""
+
+OnStatus = Callable[[Mapping[str, Any], float], None]
+"""Gets `flow.status()` and the seconds since the producers began."""
+
+
+def run_pipeline(
+    config: PipelineConfig,
+    seconds: float | None = None,
+    dry_run: bool = False,
+    run: Path | None = None,
+    on_status: OnStatus | None = None,
+    on_note: Callable[[str], None] | None = None,
+    *,
+    base: Path | None = None,
+    drain_s: float = 0.0,
+    spark: SparkSession | None = None,
+) -> dict[str, Any]:
+    """Runs a pipeline until the time is up or a SIGINT or SIGTERM; returns the closing report.
+
+    A query that fails is reported and does not take the others with it.
+
+    Args:
+        config: From `load_pipeline`.
+        seconds: How long rows are produced; `None` for as long as nobody stops it.
+        dry_run: Decides and logs, but sheds nothing.
+        run: A new directory for the record; the configuration's, or `runs/pipeline-<time>`, by default.
+        on_status: Called once a second.
+        on_note: Gets lines for people: guarantees at the start, failures.
+        base: Where modules of `function:` queries lie, beside Python's own places.
+        drain_s: How long to process what still waits at the end, shedding nothing of it.
+        spark: A session to use and leave running; one of its own by default.
+
+    Raises:
+        PenstockError: The pipeline cannot be started; nothing of it runs.
+    """
+    directory = new_run_directory(run or config.run or Path("runs") / timestamped("pipeline"))
+    config = config.model_copy(update={"run": directory, "dry_run": config.dry_run or dry_run})
+    with ExitStack() as stack:
+        stack.enter_context(_importable(base))
+        functions = load_functions(config)
+        prepare_streams(config)
+        producers = ProducerProcess(config)  # before Spark: a trace that cannot be read is said at once
+        stack.callback(producers.stop)
+        if spark is None:
+            # a query that fails would fill the terminal: what it said is in the run directory
+            spark = session(app="penstock run", log_level="FATAL")
+            stack.callback(spark.stop)
+        stop = stack.enter_context(_stopped_by_signals())
+        running = _Running(config, directory, spark, producers, on_status, on_note or (lambda _: None))
+        stack.callback(running.close)
+        running.start(functions)
+        running.watch(seconds, stop)
+        return running.finish(drain_s)
+
+
+def new_run_directory(path: Path) -> Path:
+    """The absolute path of a directory that is not there yet, or is empty: a run is never overwritten."""
+    path = path.absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InvalidInputError(
+            "a run is recorded in a new or empty directory", path, "runs are never overwritten: name another"
+        )
+    return path
+
+
+def timestamped(name: str) -> str:
+    """A name for a run that begins now."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+class _Running:
+    """The parts of a run that is under way."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        directory: Path,
+        spark: SparkSession,
+        producers: ProducerProcess,
+        on_status: OnStatus | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self.config, self.directory, self.spark, self.producers = config, directory, spark, producers
+        self._on_status, self._note = on_status, note
+        self.flow: Flow | None = None
+        self.built: list[Built] = []
+        self.queries: dict[str, StreamingQuery] = {}
+        self.failed: dict[str, str] = {}
+        self._began_s = self._ran_s = 0.0
+        self._status: dict[str, Any] | None = None
+        self._said: set[str] = set()
+
+    # -- starting -------------------------------------------------------------------------------
+
+    def start(self, functions: dict[str, Any]) -> None:
+        """Starts control plane, queries and, once these ask for rows, the producers."""
+        self.flow = Flow(self.spark, self.config.flow_config())
+        self.directory.mkdir(parents=True, exist_ok=True)  # made by the control plane, unless it is shared
+        (self.directory / "pipeline.json").write_text(_pretty(self.config) + "\n")
+        for built in build_queries(self.flow, self.config, functions, self.directory):
+            self.built.append(built)
+        for built in self.built:
+            query = self.config.queries[built.name]
+            self._note(f"{built.name}: class {query.cls}, {query.sink.kind} sink, {built.guarantee}")
+        for built in self.built:
+            self.queries[built.name] = start_query(self.spark, self.config, built)
+        self._await_questions()
+        self.producers.begin()
+        self._began_s = time.monotonic()
+
+    def _await_questions(self) -> None:
+        """Waits until every query has asked: one that starts at the log's end would miss rows before that."""
+        assert self.flow is not None
+        wanted = {name: len(self.config.streams_of(name)) for name in self.queries}
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self._look_for_failures()
+            readers = dict.fromkeys(wanted, 0)
+            for cls in self.flow.status()["classes"].values():
+                for query in cls["queries"].values():
+                    readers[query["name"]] += len(query["readers"])
+            if all(readers[name] >= n or name in self.failed for name, n in wanted.items()):
+                return
+            time.sleep(0.05)
+        raise PenstockError(
+            f"queries ask for rows within {JOIN_TIMEOUT_S:g} s; got none; hint: see Spark's log"
+        )
+
+    # -- watching -------------------------------------------------------------------------------
+
+    def watch(self, seconds: float | None, stop: threading.Event) -> None:
+        """Looks once a second, until the time is up, a signal comes, or every query has failed."""
+        with (self.directory / "measurements.jsonl").open("x") as measurements:
+            due_s = self._began_s
+            while not stop.is_set() and len(self.failed) < len(self.queries):
+                due_s += STATUS_EVERY_S
+                end_s = due_s if seconds is None else min(due_s, self._began_s + seconds)
+                stop.wait(max(0.0, end_s - time.monotonic()))
+                self._measure(measurements.write)
+                measurements.flush()
+                if seconds is not None and time.monotonic() >= self._began_s + seconds:
+                    return
+
+    def _measure(self, write: Callable[[str], Any]) -> None:
+        assert self.flow is not None
+        self._look_for_failures()
+        for name, error in self.producers.errors.items():
+            self._say_once(f"stream {name}: {error}" if name in self.config.streams else error)
+        try:
+            status = self.flow.status()
+            self.flow.mark()
+        except ControlSilentError as silent:
+            self._say_once(f"{silent}; sources go on by themselves")
+            return
+        self._status = status
+        at_s = time.monotonic() - self._began_s
+        write(dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n")
+        if self._on_status is not None:
+            self._on_status(status, at_s)
+
+    def _look_for_failures(self) -> None:
+        for name, query in self.queries.items():
+            if name in self.failed or query.isActive:
+                continue
+            error = query.exception()
+            text = "it was stopped" if error is None else str(error)
+            self.failed[name] = "it was stopped" if error is None else failure(text)
+            (self.directory / "errors").mkdir(exist_ok=True)
+            (self.directory / "errors" / f"{name}.txt").write_text(text + "\n")
+            self._note(f"query {name} failed: {self.failed[name]}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._note(text)
+
+    # -- finishing ------------------------------------------------------------------------------
+
+    def finish(self, drain_s: float) -> dict[str, Any]:
+        """Stops the producers, drains if asked to, stops the queries through the gate, and reports."""
+        assert self.flow is not None
+        self._ran_s = time.monotonic() - self._began_s
+        self.producers.stop()
+        drained = self.flow.drain(drain_s) if drain_s > 0 else None
+        self._look_for_failures()
+        with suppress(ControlSilentError):
+            self._status = self.flow.status()
+        self.flow.stop()
+        summary = self._summary(drained)
+        (self.directory / "summary.json").write_text(dump_json(summary, indent=2) + "\n")
+        plain: dict[str, Any] = json.loads(dump_json(summary))
+        return plain
+
+    def _summary(self, drained: bool | None) -> dict[str, Any]:
+        with suppress(FileNotFoundError):  # a shared control plane, or one that was killed, wrote none
+            self._status = json.loads((self.directory / REPORT).read_text())
+        status = self._status or {"classes": {}}
+        queries = query_report(status)
+        for built in self.built:
+            queries.setdefault(built.name, {"class": self.config.queries[built.name].cls})
+            queries[built.name] |= {
+                "sink": self.config.queries[built.name].sink.kind,
+                "guarantee": built.guarantee,
+                "error": self.failed.get(built.name),
+            }
+        errors = {**{f"query {name}": e for name, e in self.failed.items()}, **self.producers.errors}
+        return {
+            "kind": "pipeline",
+            "run": str(self.directory),
+            "seconds": self._ran_s,
+            "dry_run": self.config.dry_run,
+            "drained": drained,
+            "ok": not errors,
+            "errors": errors,
+            "classes": class_report(status),
+            "queries": queries,
+            "streams": self.producers.progress,
+        }
+
+    def close(self) -> None:
+        """Ends what is still there; after `finish` that is nothing but the sinks' locks."""
+        self.producers.stop()
+        if self.flow is not None:
+            self.flow.stop()
+        for built in self.built:
+            if built.sink is not None:
+                built.sink.close()
+
+
+def failure(text: str) -> str:
+    """The gist of what Spark says of a failed query: the exception at the root, not the plan."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if _is_exception(line)]
+    return (raised[-1] if raised else lines[0] if lines else "nothing")[:300]
+
+
+def _is_exception(line: str) -> bool:
+    head, colon, _ = line.partition(": ")
+    return bool(colon) and head.replace(".", "").isidentifier() and head.endswith(("Error", "Exception"))
+
+
+def _pretty(config: PipelineConfig) -> str:
+    return json.dumps(json.loads(config.to_json()), indent=2)
+
+
+@contextmanager
+def _importable(base: Path | None) -> Iterator[None]:
+    """Lets the driver and Spark's Python workers import modules that lie beside the pipeline."""
+    if base is None:
+        yield
+        return
+    place, before = str(base.absolute()), os.environ.get("PYTHONPATH")
+    sys.path.insert(0, place)
+    os.environ["PYTHONPATH"] = place if before is None else f"{place}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second one does what it always did."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,394 @@
+"""Backfill on Spark: results become those of all rows, and a kill adds nothing twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.errors import InvalidInputError
+from penstock.grants.journal import JournalWriter, read_journal
+from penstock.grants.lane import shed_rows
+from penstock.grants.lane_progress import Stretch
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL, Plan, plan_for
+from penstock.grants.selection import grant_books, select
+from penstock.grants.windows import Windows
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.readers import ReaderRegistry
+from penstock.log.writer import LogConfig
+from penstock.spark.backfill import backfill, read_lane
+from penstock.spark.flow import attach
+from penstock.spark.revisions import LogRevisions, ParquetRevisions, newest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([("id", pa.int64()), ("device", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+RESULTS = pa.schema([("id", pa.int64()), ("twice", pa.int64()), ("revision", pa.int64())])
+READER = "hot-0123456789ab"
+DAY_S = 1_700_000_000 // 60 * 60
+
+
+class Shedding:
+    """A stream of two partitions and a reader whose grants are made by hand, as a source writes them."""
+
+    def __init__(self, root: Path, file_bytes: int = 1 << 20) -> None:
+        self.root, self.folder = root, root / "readings"
+        config = LogConfig(partitions=2, key="device", segment_rows=500, file_bytes=file_bytes)
+        self.log = EmbeddedLog.create(self.folder, SCHEMA, config)
+        self.offset = Offset.initial(READER, {0: 0, 1: 0})
+        self.journal = JournalWriter(self.folder / "plans", READER)
+        self.rows, self.step_s = 0, 0.01
+
+    def append(self, rows: int) -> None:
+        """Rows for both partitions, their event times a step apart."""
+        for p in (0, 1):
+            ids = np.arange(self.rows, self.rows + rows)
+            at = (DAY_S * 1e6 + ids * self.step_s * 1e6).astype(np.int64)
+            columns = [pa.array(ids), [f"d{i % 5}" for i in ids], pa.array(at, SCHEMA.field("at").type)]
+            self.log.append(pa.record_batch(columns, schema=SCHEMA), p)
+            self.rows += rows
+
+    def grant(self, plan: Plan = KEEP_ALL, late_rows: int = 0, poison: bool = False) -> None:
+        end = {p: self.log.end(p) for p in (0, 1)}
+        late = {p: min(self.offset.end[p] + late_rows, end[p]) for p in end}
+        draft = self.offset.advanced(end, late, plan, Books())
+        books = grant_books(self.log, draft, select(self.log, draft))
+        self.offset = replace(draft, books=self.offset.books.plus(books))
+        self.journal.proposed(self.offset)
+        self.journal.planned(self.offset)
+        if poison:
+            self.journal.set_aside(self.offset, books.admitted)
+        ReaderRegistry(self.log).advance(READER, self.offset.end, {0: 0, 1: 0})
+
+    def grants(self) -> None:
+        """Some of each kind; the last rows close all windows before them."""
+        self.append(2000)
+        self.grant(plan_for(0.4, "row", 1), late_rows=300)
+        self.append(2000)
+        self.grant()
+        self.append(3000)
+        self.grant(plan_for(0.1, "auto", 2))
+        self.append(1000)
+        self.grant(plan_for(0.5, "key", 3, 64), poison=True)
+        self.append(100)
+        self.grant()
+
+    def shed(self) -> list[int]:
+        """Ids of the rows in the lane."""
+        entries = read_journal(self.journal.path).logged()
+        pieces = [piece for entry in entries for piece in shed_rows(self.log, entry)]
+        return sorted(i for piece in pieces for i in piece.rows.column("id").to_pylist())
+
+    def counts(self, without: Sequence[int] = ()) -> dict[tuple[int, str], tuple[int, int]]:
+        """By window of ten seconds and device, rows and the sum of their ids."""
+        found: dict[tuple[int, str], tuple[int, int]] = {}
+        for i in sorted(set(range(self.rows)) - set(without)):
+            key = (DAY_S + int(i * self.step_s) // 10 * 10, f"d{i % 5}")
+            rows, total = found.get(key, (0, 0))
+            found[key] = (rows + 1, total + i)
+        return found
+
+
+@pytest.fixture
+def shedding(tmp_path: Path) -> Shedding:
+    made = Shedding(tmp_path / "log")
+    made.grants()
+    return made
+
+
+def twice(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("id", "id * 2 AS twice")
+
+
+def per_window(rows: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import count, window
+    from pyspark.sql.functions import sum as total
+
+    grouped = rows.withWatermark("at", "1 second").groupBy(window("at", "10 seconds"), "device")
+    return grouped.agg(count("*").alias("rows"), total("id").alias("total"))
+
+
+WINDOWS = Windows("at", 10, lateness_s=1)
+
+
+def counts(frame: DataFrame) -> dict[tuple[int, str], tuple[int, int]]:
+    """Results of `per_window`; a window twice would be lost here, so rows are counted too."""
+    found = frame.selectExpr("unix_seconds(window.start)", "device", "rows", "total").collect()
+    assert len({tuple(row[:2]) for row in found}) == len(found)
+    return {(row[0], row[1]): (row[2], row[3]) for row in found}
+
+
+def ids(frame: DataFrame) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+def test_shed_rows_are_appended_with_their_revision(spark: SparkSession, shedding: Shedding) -> None:
+    shed = shedding.shed()
+    assert 0 < len(shed) < shedding.rows
+    done = backfill(
+        spark, shedding.root, "hot", twice, shedding.root.parent / "more", stretch_rows=2000, ended=True
+    )
+    results = spark.read.parquet(str(shedding.root.parent / "more"))
+    assert ids(results) == shed
+    assert {row.revision for row in results.select("revision").distinct().collect()} == set(done.revisions)
+    assert (done.rows, done.result_rows, done.gone, done.left) == (len(shed), len(shed), 0, 0)
+    assert len(done.revisions) > 1
+    assert ReaderRegistry(shedding.log).readers()[0].pinned == {}
+    again = backfill(spark, shedding.root, READER, twice, shedding.root.parent / "more", ended=True)
+    assert (again.rows, again.revisions) == (0, ())
+
+
+def test_the_newest_revision_of_each_window_is_the_aggregate_of_all_rows(
+    spark: SparkSession, shedding: Shedding
+) -> None:
+    kept = shedding.counts(without=shedding.shed())
+    rows = [({"start": at(k[0]), "end": at(k[0] + 10)}, k[1], *v) for k, v in kept.items()]
+    kind = "window struct<start: timestamp, end: timestamp>, device string, rows bigint, total bigint"
+    streamed = spark.createDataFrame(rows, kind)
+    place = shedding.root.parent / "more"
+    done = backfill(spark, shedding.root, "hot", per_window, place, WINDOWS)
+    assert (done.windows, done.incomplete_windows, done.open_windows, done.left) == (12, 0, 0, 0)
+    merged = newest(streamed, spark.read.parquet(str(place)))
+    assert counts(merged) == shedding.counts()
+
+
+def at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def test_windows_that_overlap_are_computed_from_all_their_rows_and_others_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import window
+
+    shedding = Shedding(tmp_path / "log")
+    shedding.append(10_000)  # up to second 200
+    shedding.grant()
+    shedding.append(10_000)  # to 400: the partitions begin at 200 and 300
+    shedding.grant(late_rows=500)
+
+    def sliding(rows: DataFrame) -> DataFrame:
+        return rows.groupBy(window("at", "30 seconds", "10 seconds")).count()
+
+    place = tmp_path / "more"
+    done = backfill(spark, shedding.root, "hot", sliding, place, Windows("at", 30, 10), ended=True)
+    results = spark.read.parquet(str(place)).selectExpr("unix_seconds(window.start)", "count").collect()
+    starts = [DAY_S + s for s in (180, 190, 200, 280, 290, 300)]
+    assert sorted(tuple(row) for row in results) == [(start, 3000) for start in starts]
+    assert done.windows == 6
+    with pytest.raises(InvalidInputError, match="has a column with the window"):
+        backfill(spark, shedding.root, "hot", twice, place, Windows("at", 30, 10))
+
+
+def test_open_windows_wait_and_their_rows_stay_pinned(spark: SparkSession, shedding: Shedding) -> None:
+    shedding.append(1000)
+    shedding.grant(late_rows=1000)
+    place = shedding.root.parent / "more"
+    done = backfill(spark, shedding.root, "hot", per_window, place, WINDOWS)
+    assert (done.windows, done.open_windows, done.left) == (12, 3, 2000)
+    pinned = ReaderRegistry(shedding.log).readers()[0].pinned
+    assert all(0 < pinned[p] <= shedding.offset.start[p] for p in (0, 1))
+    shedding.append(3000)
+    shedding.grant()
+    done = backfill(spark, shedding.root, "hot", per_window, place, WINDOWS)
+    assert (done.windows, done.open_windows, done.left) == (3, 0, 0)
+    results, wanted = counts(spark.read.parquet(str(place))), shedding.counts()
+    assert len(results) == 15 * 5
+    assert results == {key: wanted[key] for key in results}
+
+
+def test_trimmed_rows_are_reported_as_gone(spark: SparkSession, tmp_path: Path) -> None:
+    shedding = Shedding(tmp_path / "log", file_bytes=1)
+    shedding.grants()
+    shed = shedding.shed()
+    for p in (0, 1):
+        shedding.log.trim(p, 500)
+    left = shedding.shed()
+    done = backfill(spark, shedding.root, "hot", twice, tmp_path / "more")
+    assert (done.rows, done.gone) == (len(left), len(shed) - len(left))
+    assert done.gone > 0
+    assert ids(spark.read.parquet(str(tmp_path / "more"))) == left
+
+
+class Interrupted(BaseException):
+    """Stands for a process that ends at once."""
+
+
+class DyingParquet(ParquetRevisions):
+    def __init__(self, path: Path, when: str) -> None:
+        super().__init__(path)
+        self.when = when
+
+    def publish(self, staged: Path, reader: str, stretch: Stretch) -> int:
+        if self.when == "before":
+            raise Interrupted
+        super().publish(staged, reader, stretch)
+        raise Interrupted
+
+
+class DyingLog(LogRevisions):
+    def _chunks(self, staged: Path) -> Iterator[pa.RecordBatch]:
+        for number, chunk in enumerate(super()._chunks(staged)):
+            if number == 1:
+                raise Interrupted
+            yield chunk
+
+
+@pytest.mark.parametrize(("kind", "when"), [("parquet", "before"), ("parquet", "after"), ("stream", "after")])
+def test_a_backfill_that_ended_in_the_middle_goes_on_and_adds_nothing_twice(
+    spark: SparkSession, shedding: Shedding, tmp_path: Path, kind: str, when: str
+) -> None:
+    shed, place = shedding.shed(), tmp_path / "more"
+    if kind == "stream":
+        EmbeddedLog.create(place, RESULTS).close()
+    dying = DyingParquet(place, when) if kind == "parquet" else DyingLog(place)
+    with pytest.raises(Interrupted):
+        backfill(spark, shedding.root, "hot", twice, dying)
+    with pytest.raises(InvalidInputError, match="a backfill that was begun is finished first"):
+        backfill(spark, shedding.root, "hot", twice, tmp_path / "elsewhere")
+    done = backfill(spark, shedding.root, "hot", twice, place)
+    assert (done.rows, done.revisions, done.left) == (len(shed), (1,), 0)
+    if kind == "parquet":
+        assert ids(spark.read.parquet(str(place))) == shed
+        assert not list(place.glob("_staging*"))
+    else:
+        log = EmbeddedLog(place)
+        rows = pa.Table.from_batches([log.read(h) for h in log.headers(0, 0, log.end())])
+        assert sorted(rows["id"].to_pylist()) == shed
+        assert set(rows["revision"].to_pylist()) == {1}
+        assert not list((shedding.folder / "lanes").glob("*.staged"))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from penstock.spark.backfill import backfill
+from penstock.spark.revisions import ParquetRevisions
+from penstock.spark.session import session
+
+class Dying(ParquetRevisions):
+    def publish(self, staged, reader, stretch):
+        revision = super().publish(staged, reader, stretch)
+        if revision == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return revision
+
+spark = session(master="local[1]", memory="1g")
+sink = Dying(Path(sys.argv[2]))
+backfill(spark, sys.argv[1], "hot", lambda rows: rows.selectExpr("id"), sink, stretch_rows=1000)
+"""
+
+
+def test_a_process_killed_between_a_revision_and_its_mark_adds_nothing_twice(
+    spark: SparkSession, shedding: Shedding, tmp_path: Path
+) -> None:
+    shed, place = shedding.shed(), tmp_path / "more"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(shedding.root), str(place)], check=False, capture_output=True
+    )
+    assert killed.returncode == -9, killed.stderr.decode()
+    published = ids(spark.read.parquet(str(place)))
+    assert 0 < len(published) < len(shed)
+    done = backfill(spark, shedding.root, "hot", lambda rows: rows.selectExpr("id"), place)
+    assert done.left == 0
+    assert done.revisions[0] == 2
+    assert ids(spark.read.parquet(str(place))) == shed
+
+
+@pytest.mark.parametrize(
+    ("query", "windows", "message"),
+    [
+        (per_window, None, "results of a stateless query are appended; got a query with Aggregate"),
+        (twice, Windows("device", 10), "event time is a timestamp column"),
+        (per_window, Windows("at", 7), "the windows given are those of the query"),
+    ],
+)
+def test_what_cannot_end_well_is_refused(
+    spark: SparkSession, shedding: Shedding, query: object, windows: Windows | None, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        backfill(spark, shedding.root, "hot", query, shedding.root.parent / "more", windows)  # type: ignore
+    assert not list((shedding.root.parent / "more").glob("revision=*"))
+
+
+def test_a_sink_that_cannot_take_results_is_refused(
+    spark: SparkSession, shedding: Shedding, tmp_path: Path
+) -> None:
+    (tmp_path / "streamed" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(InvalidInputError, match="a directory of their own"):
+        backfill(spark, shedding.root, "hot", twice, tmp_path / "streamed")
+    with pytest.raises(InvalidInputError, match="a directory of this machine"):
+        backfill(spark, shedding.root, "hot", twice, "hdfs://there/results")
+    EmbeddedLog.create(tmp_path / "narrow", pa.schema([("id", pa.int64())])).close()
+    with pytest.raises(InvalidInputError, match=r"unknown \['twice'\]"):
+        backfill(spark, shedding.root, "hot", twice, tmp_path / "narrow")
+    with pytest.raises(InvalidInputError, match="has a column revision"):
+        backfill(spark, shedding.root, "hot", per_window, tmp_path / "narrow", WINDOWS)
+
+
+def test_metadata_columns_are_there_and_null_where_they_are_unknown(
+    spark: SparkSession, shedding: Shedding
+) -> None:
+    lane = read_lane(spark, shedding.root, "hot", metadata=True).collect()
+    assert sorted(row.id for row in lane) == shedding.shed()
+    row = min(lane, key=lambda row: row.id)
+    assert (row["_position"], row["_seq"], row["_sic"], row["_weight"]) == (0, None, None, 1.0)
+    assert row["_arrival"] is not None
+
+
+def test_what_an_overloaded_query_sheds_is_made_good_by_a_backfill(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The whole way: rows older than the target are shed by the control plane, and run afterwards."""
+    log = EmbeddedLog.create(tmp_path / "log" / "readings", SCHEMA, LogConfig(segment_rows=500))
+
+    def append(first: int, rows: int, age_s: float) -> None:
+        numbers = np.arange(first, first + rows)
+        at = pa.array(numbers * 1000, SCHEMA.field("at").type)
+        arrived = np.full(rows, int((time.time() - age_s) * 1e6))
+        batch = pa.record_batch([pa.array(numbers), [f"d{i % 5}" for i in numbers], at], schema=SCHEMA)
+        log.append(batch, arrival_us=arrived)
+
+    append(0, 5000, age_s=3600)
+    config = {"log": tmp_path / "log", "classes": {"gold": {"target": "5s", "shed_lane": True}}}
+    with attach(spark, config) as flow:
+        results = twice(flow.read_stream("readings", cls="gold", query="hot"))
+        (
+            results.writeStream.format("parquet")
+            .option("path", str(tmp_path / "results"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        wait_until_read(flow, 5000)
+        append(5000, 1000, age_s=0)
+        wait_until_read(flow, 6000)
+    kept = ids(spark.read.parquet(str(tmp_path / "results")))
+    assert len(kept) < 6000
+    done = backfill(spark, tmp_path / "log", "hot", twice, tmp_path / "more", ended=True)
+    assert done.rows == 6000 - len(kept)
+    assert sorted(kept + ids(spark.read.parquet(str(tmp_path / "more")))) == list(range(6000))
+
+
+def wait_until_read(flow: object, rows: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        queries: Sequence[dict] = [
+            q
+            for c in flow.status()["classes"].values()
+            for q in c["queries"].values()  # type: ignore
+        ]
+        if queries and all(q["offered"] >= rows and not q["waiting"] and not q["running"] for q in queries):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"not read: {queries}")
