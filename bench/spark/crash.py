@@ -76,7 +76,7 @@ def _run_and_kill(folder: Path, moment: str, dice: random.Random) -> None:
     line = driver.stdout.readline()
     if not line.startswith("running"):
         raise RuntimeError(f"the driver did not start: {(folder / 'driver.log').read_text()[-2000:]}")
-    time.sleep(dice.uniform(0.5, 6.0))
+    time.sleep(dice.uniform(1.0, 15.0))
     if moment == "control":
         os.kill(int(line.split()[1]), signal.SIGKILL)
         time.sleep(dice.uniform(0.5, 5.0))  # sources go on by themselves, or another control plane starts

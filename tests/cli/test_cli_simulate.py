@@ -267,8 +267,8 @@ def test_the_demo_compares_explains_and_leaves_its_run_behind(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("penstock.cli.demo.SCENARIO", {"duration_s": 30.0})
-    code, out, _ = run("demo", "--json", "demo.json")
+    monkeypatch.setattr("penstock.cli.demo_simulated.SCENARIO", {"duration_s": 30.0})
+    code, out, _ = run("demo", "--simulated", "--json", "demo.json")
     assert code == 0
     assert "verdict" in out
     assert "Without shedding nothing is lost" in out
@@ -279,13 +279,13 @@ def test_the_demo_compares_explains_and_leaves_its_run_behind(
     assert list(results) == ["no shedding", "aurora", "ctrl", "aloma", "deadline"]
     assert results["no shedding"]["shed"] == 0
     assert run("replay", folder / "deadline")[0] == 0
-    assert run("demo")[0] == 0
+    assert run("demo", "--simulated")[0] == 0
     assert (tmp_path / "runs" / "demo-002").is_dir()
 
 
 def test_the_demo_says_where_it_cannot_write(run: Run, tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    code, _, err = run("demo", "--runs", tmp_path / "runs")
+    code, _, err = run("demo", "--simulated", "--runs", tmp_path / "runs")
     assert code == 2
     assert err.count("\n") == 1
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.replay import replay_command
 from penstock.control.cycle import Cycle, Step
-from penstock.control.replay import describe_manager, rebuild_manager, replay
+from penstock.control.replay import describe_manager, rebuild_manager, rebuild_managers, replay
 from penstock.control.rundir import RecordedRun, RunDirectory, dump_json, read_run
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.model import Decision, QueryClass
@@ -154,10 +154,10 @@ def test_of_a_run_that_was_cut_off_the_observations_that_remain_are_replayed() -
         assert result.max_keep_difference == 0.0
 
 
-def test_a_run_of_two_classes_is_refused() -> None:
+def test_a_run_of_two_classes_is_not_replayed_by_one_manager() -> None:
     run = scripted_run(1.0, 1.0)
     run.observations[1] = observation(cls="silver")
-    with pytest.raises(InvalidInputError, match=r"a replayed run has one class.*got gold, silver"):
+    with pytest.raises(InvalidInputError, match=r"a run of several classes.*got gold, silver"):
         replay(run, scripted(1.0, 1.0))
 
 
@@ -258,3 +258,34 @@ def test_the_command_says_that_a_recording_was_cut_off(tmp_path: Path) -> None:
 
 def _table(output: str) -> list[list[str]]:
     return [line.strip("│|").split("│") for line in output.splitlines() if line.startswith("│")]
+
+
+def test_every_class_of_a_run_is_replayed_by_its_own_manager(tmp_path: Path) -> None:
+    managers = {"gold": manager_config("aloma").build(), "silver": manager_config("ctrl").build()}
+    config = {"classes": {name: describe_manager(manager) for name, manager in managers.items()}}
+    with RunDirectory.create(tmp_path / "run", config) as run:
+        for i in range(1, 7):
+            for name, manager in managers.items():
+                seen = observation(id=i, cls=name, offered_rows=900, waiting_rows=300 * i, offered_load=2.0)
+                decided = manager.decide(seen)
+                run.record(Step(seen, decided, decided, (), False))
+    recorded = read_run(tmp_path / "run")
+    result = replay(recorded, rebuild_managers(recorded.config, managers))
+    assert (result.identical, result.total) == (12, 12)
+    swapped = rebuild_managers(recorded.config, managers, "deadline")
+    assert replay(recorded, swapped).identical < 12
+
+
+def test_a_manager_that_was_exchanged_is_exchanged_in_the_replay(tmp_path: Path) -> None:
+    before, after = manager_config("ctrl").build(), manager_config("aurora").build()
+    with RunDirectory.create(tmp_path / "run", {"classes": {"gold": describe_manager(before)}}) as run:
+        for i in range(1, 9):
+            if i == 5:
+                run.record_change("gold", 5, describe_manager(after))
+            seen = observation(id=i, cls="gold", offered_rows=900, waiting_rows=300 * i, offered_load=2.0)
+            decided = (before if i < 5 else after).decide(seen)
+            run.record(Step(seen, decided, decided, (), False))
+    recorded = read_run(tmp_path / "run")
+    managers = rebuild_managers(recorded.config, ["gold"])
+    assert replay(recorded, managers).identical == 8
+    assert replay(recorded, rebuild_managers(recorded.config, ["gold"]), exchange=False).identical == 4

@@ -13,6 +13,8 @@ import typer
 from typer.exceptions import TyperException
 
 from penstock import __version__
+from penstock.cli.backfill import EPILOG as BACKFILL_EPILOG
+from penstock.cli.backfill import backfill_command
 from penstock.cli.bench import bench_app
 from penstock.cli.calibrate import calibrate_command
 from penstock.cli.demo import demo_command
@@ -50,6 +52,7 @@ def penstock(
 
 app.command("demo")(demo_command)
 app.command("run", epilog=RUN_EPILOG)(run_command)
+app.command("backfill", epilog=BACKFILL_EPILOG)(backfill_command)
 app.command("simulate", epilog=EPILOG)(simulate_command)
 app.command("replay")(replay_command)
 app.command("calibrate")(calibrate_command)

@@ -1,30 +1,27 @@
-"""`penstock demo`: an overload with and without load shedding. Nothing to configure, no JVM, virtual time."""
+"""`penstock demo`: three classes on one Spark with far more input than it can process, governed and plain."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.live import Live
 from rich.table import Table
 
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.simulate import headline, output_console, progress_bars, run, seconds
+from penstock.cli.simulate import output_console
 from penstock.errors import MissingExtraError, PenstockError
-from penstock.sim.scenario import Scenario
 
 if TYPE_CHECKING:
-    from penstock.sim.simulate import SimulationResult
-
-NO_SHEDDING = "no shedding"
-SCENARIO: dict[str, Any] = {"name": "demo"}
-SHOWN = (NO_SHEDDING, "aurora", "ctrl", "aloma", "deadline")
-
-_KEPT, _NEARLY = 1.1, 1.5
-"""p99 within a tenth of the target counts as kept, within a half as nearly kept."""
+    from penstock.spark.demo import DemoResult
 
 
 def demo_command(
@@ -33,29 +30,33 @@ def demo_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
     runs: Annotated[Path, typer.Option(help="Folder for the demo's own directory.")] = Path("runs"),
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Load managers in virtual time instead; needs no Java.")
+    ] = False,
 ) -> None:
-    """Watch load managers face an overload: 400 s of bursty input, a quarter more than the machine can do."""
+    """See an overloaded Spark keep its delay targets, and plain Spark miss them, in about two minutes.
+
+    Starts Spark on this machine, measures what it can process, and offers it two and a half times as much in
+    three classes. Leaves a run directory with a report and a picture.
+    """
     claim_output(json, force)
-    console = output_console(json)
     folder = _fresh_folder(runs)
+    if simulated:
+        from penstock.cli.demo_simulated import simulated_demo
+
+        simulated_demo(json, folder)
+        return
+    console = output_console(json)
+    result = _run(console, folder)
+    _print(console, result)
+    values = result.to_json()
+    write_json(folder / "report.json", values)
     console.print(
-        "400 s of bursty traffic, simulated: a quarter more rows than one machine can process, target 2 s.\n"
+        f"run:   {folder / 'run'}  (penstock replay {folder / 'run'})", highlight=False, soft_wrap=True
     )
-    scenario, results = Scenario(**SCENARIO), {}
-    with progress_bars() as bars:
-        for name in SHOWN:
-            chosen = scenario.with_manager("deadline" if name == NO_SHEDDING else name)
-            chosen = chosen.model_copy(update={"dry_run": name == NO_SHEDDING})
-            results[name] = run(chosen, bars, name, None if name == NO_SHEDDING else folder / name)
-    console.print(_table(results))
-    console.print(_explanation(results), highlight=False)
-    write_json(folder / "report.json", _as_json(results))
-    console.print(
-        f"runs:  {folder}  (penstock replay {folder / 'deadline'})", highlight=False, soft_wrap=True
-    )
-    _plot(results, folder / "demo.png", console)
+    _plot(console, result, folder / "demo.png")
     if json is not None:
-        write_json(json, _as_json(results))
+        write_json(json, values)
 
 
 def _fresh_folder(runs: Path) -> Path:
@@ -72,60 +73,111 @@ def _fresh_folder(runs: Path) -> Path:
     raise PenstockError("unreachable")
 
 
-def _as_json(results: dict[str, SimulationResult]) -> list[dict[str, object]]:
-    return [{"name": name, **result.to_json()} for name, result in results.items()]
-
-
-def _plot(results: dict[str, SimulationResult], path: Path, console: Console) -> None:
-    from penstock.sim.plot import plot_timelines
-
-    any_result = next(iter(results.values()))
-    timelines = {name: result.timeline for name, result in results.items()}
+def _run(console: Console, folder: Path) -> DemoResult:
     try:
-        plot_timelines(timelines, any_result.delay_target_s, path, headline(any_result))
+        from penstock.spark import demo
+        from penstock.spark.session import session
+    except ImportError as missing:
+        raise MissingExtraError("the demo", "pyspark", "spark") from missing
+    work = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    say = _Teller(console)
+    spark = None
+    try:
+        say("starting Spark")
+        kept: dict[str, Any] = {"spark.sql.streaming.numRecentProgressUpdates": 10_000}
+        spark = session(app="penstock-demo", **kept)
+        say("warming up")
+        capacity = demo.measure_capacity(spark, work, say)
+        say(
+            f"this machine processes {capacity.rows_per_s:,.0f} rows/s of the demo's query; "
+            f"it now gets {sum(demo.LOADS.values()):.1f} times as much, in bursts"
+        )
+        root = demo.make_streams(work / "log", _arrivals(), capacity, demo.GOVERNED_S + 15.0)
+        with _live(console, "Penstock", demo.GOVERNED_S) as show:
+            governed, governed_from_s = demo.run_governed(spark, work, root, show, folder / "run")
+        with _live(console, "plain Structured Streaming", demo.PLAIN_S) as show:
+            plain, plain_from_s = demo.run_plain(spark, work, root, show)
+    finally:
+        if spark is not None:
+            spark.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    return demo.DemoResult(capacity, governed, governed_from_s, plain, plain_from_s)
+
+
+def _arrivals() -> Any:
+    """The bursty trace of the simulated benches, or its synthetic twin where the trace is not there."""
+    from penstock.sim.workloads import s_r
+
+    return s_r().times_s
+
+
+class _Teller:
+    """One line a step, with the time since the start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._began = console, time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._console.print(f"{time.monotonic() - self._began:5.0f} s  {text}", highlight=False)
+
+
+@contextmanager
+def _live(console: Console, title: str, seconds: float) -> Iterator[Any]:
+    """A live table on a terminal, a line elsewhere."""
+    from penstock.spark.report import live_table
+
+    if console.is_terminal:
+        with Live(console=console, transient=True, refresh_per_second=4) as live:
+            yield lambda status, passed_s: live.update(
+                live_table(status, f"{title}, {passed_s:.0f} of {seconds:.0f} s") if status else title
+            )
+        return
+    console.print(f"         {title}, {seconds:g} s ...", highlight=False)
+    yield lambda status, passed_s: None
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} s"
+
+
+def _print(console: Console, result: DemoResult) -> None:
+    table = Table(title="second half of the run", title_justify="left")
+    for column in (
+        "class",
+        "target",
+        "p95",
+        "shed",
+        "oldest waiting",
+        "share",
+        "plain: p95",
+        "plain: behind by",
+    ):
+        table.add_column(column, justify="left" if column == "class" else "right")
+    for name, row in result.to_json()["classes"].items():
+        met = row["p95_s"] is not None and row["p95_s"] <= row["target_s"]
+        table.add_row(
+            name,
+            f"{row['target_s']:g} s",
+            f"[{'green' if met else 'red'}]{_seconds(row['p95_s'])}[/]",
+            f"{100 * row['shed_fraction']:.0f} %",
+            _seconds(row["oldest_waiting_s"]),
+            f"{100 * row['share']:.0f} %",
+            _seconds(row["plain_p95_s"]),
+            _seconds(row["plain_oldest_waiting_s"]),
+        )
+    console.print(table)
+    console.print(
+        f"admitted in the second half: {result.admitted_to_capacity:.2f} of the measured capacity",
+        highlight=False,
+    )
+
+
+def _plot(console: Console, result: DemoResult, path: Path) -> None:
+    from penstock.spark.plot import plot_demo
+
+    try:
+        plot_demo(result, path)
     except MissingExtraError as missing:  # the demo is worth having without its picture
         console.print(f"no plot: {missing}", highlight=False, soft_wrap=True)
         return
     console.print(f"plot:  {path}", highlight=False, soft_wrap=True)
-
-
-def _table(results: dict[str, SimulationResult]) -> Table:
-    table = Table(title=escape(headline(next(iter(results.values())))), title_justify="left")
-    table.add_column("manager", style="bold", no_wrap=True)
-    over_s = _KEPT * next(iter(results.values())).delay_target_s
-    for column in ("loss", "mean", "p95", "p99", f"time over {over_s:g} s"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict", no_wrap=True)
-    for name, result in results.items():
-        delay = result.delay
-        table.add_row(
-            name,
-            f"{100 * result.loss_fraction:.1f} %",
-            *(seconds(value) for value in (delay.mean_s, delay.p95_s, delay.p99_s)),
-            f"{result.timeline.over_s(over_s):.0f} s",
-            _verdict(result),
-        )
-    return table
-
-
-def _verdict(result: SimulationResult) -> str:
-    ratio = (result.delay.p99_s or 0.0) / result.delay_target_s
-    if ratio <= _KEPT:
-        return "[green]kept[/green]"
-    return "[yellow]nearly kept[/yellow]" if ratio <= _NEARLY else "[red]missed[/red]"
-
-
-def _explanation(results: dict[str, SimulationResult]) -> str:
-    """Three sentences about what the table shows."""
-    nothing, aurora, deadline = results[NO_SHEDDING], results["aurora"], results["deadline"]
-    longest_s, out_s = nothing.delay.max_s or 0.0, seconds(deadline.delay.p99_s)
-    sentences = (
-        "Without shedding nothing is lost, but rows queue up until they take "
-        f"{longest_s:.0f} s instead of {nothing.delay_target_s:g} s.",
-        f"Aurora sheds {100 * aurora.loss_fraction:.0f} % by looking at the load alone: it drops rows while "
-        "the delay is still small, and cannot see the queue that a burst has left.",
-        "The others watch the queue or the delay and shed only when the target needs it, and deadline, which "
-        f"knows how long every row has waited, sheds {100 * deadline.loss_fraction:.0f} % and has 99 of 100 "
-        f"rows out within {out_s}.",
-    )
-    return f"\n{' '.join(sentences)}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from json import loads
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.control.replay import ReplayResult, rebuild_manager, replay
-from penstock.control.rundir import dump_json, encode_decision, read_run
+from penstock.control.replay import ReplayResult, rebuild_managers, replay
+from penstock.control.rundir import RecordedRun, dump_json, encode_decision, read_run
+from penstock.policies.load import Manager
 
 
 def replay_command(
@@ -34,30 +36,42 @@ def replay_command(
     """
     claim_output(json, force)
     recorded = read_run(run)
-    replayed = rebuild_manager(recorded.config, manager)
-    result = replay(recorded, replayed)
+    classes = list(dict.fromkeys(observation.cls for observation in recorded.observations))
+    classes = classes or list(recorded.config.get("classes", [""]))  # it was cut off before the first
+    managers = rebuild_managers(recorded.config, classes, manager)
+    result = replay(recorded, managers, exchange=manager is None)
+    before, after = _names(recorded, managers)
     summary = _summary(result)
     console = Console(stderr=json == STDOUT)
-    names = f"{recorded.config.get('manager', 'unknown')} -> {replayed.name}"
+    names = f"{before} -> {after}"
     table = Table(title=escape(f"{run.name}: {names}"), show_header=False)
     for name, value in summary.items():
         table.add_row(name.replace("_", " "), _cell(value))
     console.print(table)
     if recorded.truncated:
         console.print("The recording was cut off; what is whole was replayed.")
-    if replayed.gives_grants and not any(seen.waiting.rows.size for seen in recorded.observations):
-        console.print(f"{replayed.name} plans by the age of waiting rows, which this run does not show it.")
+    gives_grants = any(chosen.gives_grants for chosen in managers.values())
+    if gives_grants and not any(seen.waiting.rows.size for seen in recorded.observations):
+        console.print(f"{after} plans by the age of waiting rows, which this run does not show it.")
     if result.first_difference is not None:
         difference = result.first_difference
         console.print(f"First difference, observation {difference.observation_id}:")
         for name, decision in (("recorded", difference.recorded), ("replayed", difference.replayed)):
             console.print(escape(f"  {name}: keep {decision.keep_fraction:.4f}, {decision.reason}"))
     if json is not None:
-        details = {"run": str(run), "recorded_manager": recorded.config.get("manager")}
-        details |= {"replayed_manager": replayed.name, "truncated": recorded.truncated}
+        details: dict[str, Any] = {"run": str(run), "recorded_manager": before}
+        details |= {"replayed_manager": after, "truncated": recorded.truncated}
         write_json(json, loads(dump_json(details | summary | _first_difference(result))))
     if manager is None and result.identical < result.total:
         raise typer.Exit(1)
+
+
+def _names(recorded: RecordedRun, managers: Mapping[str, Manager[Any, Any]]) -> tuple[str, str]:
+    """What the run had and what the replay has, each manager once."""
+    known = recorded.config.get("classes", {})
+    before = [str(known.get(cls, recorded.config).get("manager", "unknown")) for cls in managers]
+    after = [chosen.name for chosen in managers.values()]
+    return ", ".join(dict.fromkeys(before)) or "unknown", ", ".join(dict.fromkeys(after)) or "unknown"
 
 
 def _summary(result: ReplayResult) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.delays import arrivals
 from penstock.control.members import Lease, Query, Reader
 from penstock.control.observe import ClassPlant
+from penstock.control.replay import describe_manager
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
@@ -38,6 +39,12 @@ STALE_S = 0.5
 """A query that has not asked for so long does not want its turn any more."""
 SLACK_FRACTION = 0.05
 """Part of the target that turns leave free for the error of the cost model."""
+
+
+class RunRecorder(Recorder, Protocol):
+    """Keeps what happened, for example a run directory."""
+
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class Governor:
         config: FlowConfig,
         clock: Callable[[], float],
         timer: Callable[[], float],
-        recorder: Recorder | None = None,
+        recorder: RunRecorder | None = None,
     ) -> None:
         self.config, self._wall, self.timer, self.recorder = config, clock, timer, recorder
         self._newest_s = -math.inf
@@ -496,6 +503,9 @@ class Governor:
             governed.cycle.dry_run = config.dry_run or self.config.dry_run
         else:
             governed = self._govern(name, config, before.plant)
+            if self.recorder is not None:
+                first = governed.plant.next_id
+                self.recorder.record_change(name, first, describe_manager(config.build_manager()))
         self.classes[name] = governed
         self.turns.set_weight(name, config.priority)
 

@@ -26,7 +26,7 @@ class ClassPlant:
         self.pending: Observation | None = None
         self.last_s = timer_s
         """On the timer: a period is a duration, and the clock may go back."""
-        self._next_id = 1
+        self.next_id = 1
         self.rate_per_s = 0.0
         self._clear()
 
@@ -87,7 +87,7 @@ class ClassPlant:
         self.rate_per_s += weight * (rate - self.rate_per_s)
         entry_s = waiting_rows * self.keep_fraction * (cost_s or 0.0)
         self.pending = Observation(
-            id=self._next_id,
+            id=self.next_id,
             cls=self.cls.name,
             now_s=now_s,
             period_s=period_s,
@@ -109,7 +109,7 @@ class ClassPlant:
             waiting=waiting,
             batch=batch,
         )
-        self._next_id += 1
+        self.next_id += 1
         self.last_s = timer_s
         self._clear()
 

@@ -7,7 +7,7 @@ shows where it would have decided otherwise, not how the run would have gone; fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.control.rundir import RecordedRun, encode_decision
 from penstock.errors import InvalidInputError
-from penstock.model import Decision, FloatArray, LoadManager
+from penstock.model import Decision, FloatArray, LoadManager, Observation
 from penstock.policies.load import Manager, manager_config
 from penstock.policies.load.design import Controller
 
@@ -74,25 +74,27 @@ class ReplayResult:
         return differences[np.isfinite(differences)]
 
 
-def replay(run: RecordedRun, manager: LoadManager) -> ReplayResult:
-    """Feeds the recorded observations to a manager and compares.
+def replay(
+    run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager], exchange: bool = True
+) -> ReplayResult:
+    """Feeds the recorded observations to the managers of their classes and compares.
 
     Args:
         run: Of a run that was cut off, as many observations as have their decision are replayed.
-        manager: Fresh, or restored from a snapshot that was taken where the observations begin.
+        managers: By class, or one for a run of one class; fresh, or restored from a snapshot that was taken
+            where the observations begin.
+        exchange: Whether a manager that was exchanged while the run went on is exchanged here too.
     """
-    classes = sorted({observation.cls for observation in run.observations})
-    if len(classes) > 1:
-        raise InvalidInputError(
-            "a replayed run has one class, as a manager has",
-            ", ".join(classes),
-            "record each class on its own",
-        )
+    by_class = _by_class(run, managers)
+    changes = list(run.changes) if exchange else []
     recorded = run.decisions[: len(run.observations)]
     decisions: list[Decision] = []
     identical, first = 0, None
     for observation, before in zip(run.observations, recorded, strict=False):
-        now = manager.decide(observation)
+        while changes and _is_due(changes[0], observation):
+            change = changes.pop(0)
+            by_class[change["cls"]] = rebuild_manager(change)
+        now = by_class[observation.cls].decide(observation)
         decisions.append(now)
         # compared as they are written: there NaN, which a refused decision may hold, equals itself
         if encode_decision(before) == encode_decision(now):
@@ -102,9 +104,45 @@ def replay(run: RecordedRun, manager: LoadManager) -> ReplayResult:
     return ReplayResult(recorded, decisions, identical, first)
 
 
+def _by_class(run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager]) -> dict[str, LoadManager]:
+    classes = sorted({observation.cls for observation in run.observations})
+    if isinstance(managers, Mapping):
+        missing = [name for name in classes if name not in managers]
+        if missing:
+            raise InvalidInputError(
+                "every class of a replayed run has a manager", f"none for {missing[0]}", "give one a class"
+            )
+        return dict(managers)
+    if len(classes) > 1:
+        raise InvalidInputError(
+            "a run of several classes is replayed by as many managers",
+            ", ".join(classes),
+            "give a mapping, see rebuild_managers",
+        )
+    return dict.fromkeys(classes, managers)
+
+
+def _is_due(change: Mapping[str, Any], observation: Observation) -> bool:
+    return bool(change["cls"] == observation.cls and change["observation_id"] <= observation.id)
+
+
 def describe_manager(manager: Manager[Any, Any]) -> dict[str, object]:
     """The part of a run's configuration from which `rebuild_manager` builds the same manager."""
     return {"manager": manager.name, "manager_settings": asdict(manager.config)}
+
+
+def rebuild_managers(
+    config: Mapping[str, Any], classes: Iterable[str], name: str | None = None
+) -> dict[str, Manager[Any, Any]]:
+    """Fresh load managers for a replay, by class; see `rebuild_manager`.
+
+    Args:
+        config: A recorded run's configuration: of several classes under `classes`, or of one.
+        classes: Those that occur in the run.
+        name: `None` for the recorded managers; a name for that one in every class.
+    """
+    recorded = config.get("classes", {})
+    return {cls: rebuild_manager(recorded.get(cls, config), name) for cls in classes}
 
 
 def rebuild_manager(config: Mapping[str, Any], name: str | None = None) -> Manager[Any, Any]:

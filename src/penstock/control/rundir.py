@@ -3,6 +3,7 @@
     config.json          the caller's configuration, the format's version and Penstock's
     observations.arrows  Arrow IPC stream, one row an observation, appended in batches
     decisions.jsonl      one JSON line a decision, written at once
+    changes.jsonl        managers that were exchanged while it ran, if any were
     report.json          the closing report, if there is one
 
 JSON has no infinities and no NaN: they are written as the strings "Infinity", "-Infinity" and "NaN", which
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,10 +31,11 @@ from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, O
 FORMAT = 2
 BATCH_ROWS = 64
 
-CONFIG, OBSERVATIONS, DECISIONS, REPORT = (
+CONFIG, OBSERVATIONS, DECISIONS, CHANGES, REPORT = (
     "config.json",
     "observations.arrows",
     "decisions.jsonl",
+    "changes.jsonl",
     "report.json",
 )
 
@@ -128,6 +130,12 @@ class RunDirectory:
         if len(self._rows) >= self._batch_rows:
             self._write_batch()
 
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None:
+        """Notes that a class has another manager from an observation on; see `replay.describe_manager`."""
+        line = dump_json({"cls": cls, "observation_id": observation_id, **manager})
+        with (self.path / CHANGES).open("a", encoding="ascii", newline="\n") as file:
+            file.write(line + "\n")
+
     def write_report(self, report: Mapping[str, object]) -> None:
         """Writes the closing report, once; also after `close`."""
         if (self.path / REPORT).exists():
@@ -167,6 +175,7 @@ class RecordedRun:
         penstock_version: Who wrote it.
         observations: In the order of the run.
         decisions: As the manager proposed them, in the same order.
+        changes: Managers that were exchanged: class, first observation, manager, settings.
         truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
             decisions than observations, which are written in batches.
     """
@@ -176,6 +185,7 @@ class RecordedRun:
     observations: list[Observation]
     decisions: list[Decision]
     truncated: bool
+    changes: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_run(path: Path | str) -> RecordedRun:
@@ -193,7 +203,11 @@ def read_run(path: Path | str) -> RecordedRun:
                 "the files are not of one run",
             )
     whole = observations_whole and decisions_whole and len(observations) == len(lines)
-    return RecordedRun(config, version, observations, [decision for _, decision in lines], not whole)
+    changes = path / CHANGES
+    exchanged = [json.loads(line) for line in changes.read_text().splitlines()] if changes.exists() else []
+    return RecordedRun(
+        config, version, observations, [decision for _, decision in lines], not whole, exchanged
+    )
 
 
 def dump_json(value: object, indent: int | None = None) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from penstock.config import FlowConfig
 from penstock.control.client import PREFIX, VERSION
 from penstock.control.governor import Governor, Joining
+from penstock.control.replay import describe_manager
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
 from penstock.control.status import closing_report, status
@@ -215,7 +216,8 @@ async def _main(start: Mapping[str, Any], standard_input: asyncio.StreamReader) 
     config = FlowConfig.from_json(start["config"])
     recorder = None
     if start.get("run"):
-        recorder = RunDirectory.create(start["run"], start["record"])
+        managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
+        recorder = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
     governor = Governor(config, time.time, time.monotonic, recorder)
     server = ControlServer(start["address"], governor)
     loop = asyncio.get_running_loop()

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.grants.journal import Journal, read_journal
-from penstock.grants.lane import pins_for
+from penstock.grants.journal import Entry, Journal, read_journal
+from penstock.grants.lane import Lane, decided, lane, pins_for
 from penstock.grants.offset import Positions
 from penstock.log.files import locked, replace_text
 from penstock.log.open import open_stream
@@ -105,6 +105,28 @@ class LaneStore:
                 f"its checkpoint was put back; remove {self._path} to backfill all of the new grants",
             )
         return progress
+
+    def undone(self, journal: Journal, ended: bool = False, until_s: float | None = None) -> list[Entry]:
+        """The grants that are over and not backfilled, in order.
+
+        Args:
+            journal: Of the reader.
+            ended: The query will not run again, so its last grant is over too.
+            until_s: Only grants whose rows arrived up to then, in seconds since the epoch.
+        """
+        known, done = self.registered(), self.load(journal).done
+        entries = decided(journal, {} if known is None else known.positions, ended)
+        entries = [entry for entry in entries if entry.offset.grant > done]
+        if until_s is not None:
+            ends = {p: self.log.position_at(p, round(until_s * 1e6)) for p in range(self.log.partitions)}
+            within = [all(end <= ends[p] for p, end in entry.offset.end.items()) for entry in entries]
+            entries = entries[: within.index(False)] if False in within else entries
+        return entries
+
+    def lane(self, ended: bool = False, until_s: float | None = None) -> Lane:
+        """What a backfill would find."""
+        journal = self.journal()
+        return lane(self.log, journal, self.undone(journal, ended, until_s))
 
     def begin(self, progress: LaneProgress, stretch: Stretch) -> LaneProgress:
         """Writes down what is about to be done."""

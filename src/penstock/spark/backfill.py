@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import InvalidInputError
 from penstock.grants.journal import Entry, Journal
-from penstock.grants.lane import Lane, decided, lane, readable_rows, shed_of
+from penstock.grants.lane import readable_rows, shed_of
 from penstock.grants.lane_progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.grants.windows import Progress, WindowPlan, Windows, merged, plan_windows
 from penstock.spark.columns import metadata_columns
@@ -104,38 +104,14 @@ def read_lane(
     """What lies in a shed lane now, as a batch DataFrame, to look at; nothing of it counts as backfilled."""
     store = _only_lane(log_root, reader)
     journal = store.journal()
-    entries = undone(store, journal, store.load(journal))
+    entries = store.undone(journal)
     parts = shed_parts(store.log, entries)
     return read_parts(spark, str(store.directory.absolute()), parts, entries, metadata_columns(metadata))
 
 
-def lane_of(store: LaneStore, ended: bool = False, until_s: float | None = None) -> Lane:
-    """What a backfill would find in a lane."""
-    journal = store.journal()
-    return lane(store.log, journal, undone(store, journal, store.load(journal), ended, until_s))
-
-
-def undone(
-    store: LaneStore,
-    journal: Journal,
-    state: LaneProgress,
-    ended: bool = False,
-    until_s: float | None = None,
-) -> list[Entry]:
-    """The grants that are over and not backfilled, in order."""
-    known = store.registered()
-    entries = decided(journal, {} if known is None else known.positions, ended)
-    entries = [entry for entry in entries if entry.offset.grant > state.done]
-    if until_s is not None:
-        ends = {p: store.log.position_at(p, round(until_s * 1e6)) for p in range(store.log.partitions)}
-        within = [all(end <= ends[p] for p, end in entry.offset.end.items()) for entry in entries]
-        entries = entries[: within.index(False)] if False in within else entries
-    return entries
-
-
 def _only_lane(log_root: str | Path, reader: str) -> LaneStore:
     found = find_lanes(log_root, reader)
-    full = [store for store in found if lane_of(store, ended=True).rows]
+    full = [store for store in found if store.lane(ended=True).rows]
     if len(full) > 1:
         raise InvalidInputError(
             f"{reader} has one lane with rows in it",
@@ -174,7 +150,7 @@ class _Work:
         self._check()
         journal = self.store.journal()
         state = self.store.load(journal)
-        entries = undone(self.store, journal, state, ended, until_s)
+        entries = self.store.undone(journal, ended, until_s)
         if state.pending is not None:  # its grants are taken whatever is asked for now
             self._check_pending(state.pending)
             begun = [e for e in journal.logged() if state.done < e.offset.grant <= state.pending.last]
@@ -184,7 +160,7 @@ class _Work:
         else:
             self._run_windowed(journal, state, entries, ended)
         self.store.move_pins(self.store.load(journal).done, self.floor)
-        return replace(self.report, left=lane_of(self.store, ended=True).rows)
+        return replace(self.report, left=self.store.lane(ended=True).rows)
 
     def _check(self) -> None:
         """Refuses, before anything is begun, what cannot end well."""

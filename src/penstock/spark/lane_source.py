@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from penstock.grants.journal import Entry
 from penstock.grants.lane import NO_SEQ, offered_rows, shed_range
@@ -79,7 +79,7 @@ class LaneSource(DataSource):
 
     def schema(self) -> StructType:
         options = json.loads(self.options["lane"])
-        return lane_schema(open_stream(options["stream"]).user_schema, options["metadata"])
+        return spark_schema(open_stream(options["stream"]).user_schema, options["metadata"])
 
     def reader(self, schema: StructType) -> LaneReader:
         return LaneReader(self.options["lane"])
@@ -105,12 +105,6 @@ class LaneReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LaneTask)
         return read_task(partition)
-
-
-def lane_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
-    """As the stream's, but what is unknown of dropped rows may be null."""
-    fields = spark_schema(user_schema, metadata).fields
-    return StructType([StructField(f.name, f.dataType, f.nullable or f.name in UNKNOWN) for f in fields])
 
 
 def read_task(task: LaneTask) -> Iterator[pa.RecordBatch]:

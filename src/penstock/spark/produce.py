@@ -80,6 +80,8 @@ class ProducerProcess:
         except BrokenPipeError:
             self._process.wait()
         self._thread.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def kill(self) -> None:
         """Ends the process as a crash would; for tests."""

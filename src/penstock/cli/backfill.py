@@ -1,0 +1,192 @@
+"""`penstock backfill`: what was shed and is kept, and running it now that there is time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from penstock.cli.outputs import claim_output, write_json
+from penstock.cli.simulate import output_console, progress_bars
+from penstock.errors import InvalidInputError, MissingExtraError
+from penstock.grants.lane_progress import LaneStore, find_lanes
+from penstock.pipeline.lanes import lanes_of
+from penstock.pipeline.load import load_pipeline
+from penstock.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from penstock.spark.backfill import Backfilled
+
+_LANE = ("stream", "reader", "rows", "late", "sampled", "poison", "gone", "age_s", "pinned", "backfilled")
+
+EPILOG = """
+[bold]Examples[/bold]
+
+What lies in the lanes of a log: [cyan]penstock backfill --log logs --list[/cyan]
+
+What a query has shed: [cyan]penstock backfill my.yaml --query hot --dry-run[/cyan]
+
+Run it; the results go beside the query's files, in a folder a revision:
+[cyan]penstock backfill my.yaml --query hot[/cyan]
+"""
+
+
+def backfill_command(
+    pipeline: Annotated[Path | None, typer.Argument(help="Pipeline file (YAML).", show_default=False)] = None,
+    query: Annotated[str | None, typer.Option(help="The pipeline's query to backfill.")] = None,
+    log: Annotated[Path | None, typer.Option(metavar="ROOT", help="With --list: a log's directory.")] = None,
+    list_lanes: Annotated[bool, typer.Option("--list", help="Only list the lanes of a log.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is in the query's lane.")] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where Parquet files go.", show_default="PATH-backfill, or the query's stream"
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Length of the query's windows.", show_default="as in its SQL"),
+    ] = None,
+    slide: Annotated[str | None, typer.Option(metavar="TIME", help="Their slide.")] = None,
+    event_time: Annotated[str | None, typer.Option(metavar="COLUMN", help="Their event time.")] = None,
+    window_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The result's column with the window or its start.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what arrived before then: an age such as 1h."),
+    ] = None,
+    ended: Annotated[
+        bool, typer.Option("--ended", help="The query will not run again: open windows are final.")
+    ] = False,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the same as JSON; - for standard output.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
+) -> None:
+    """Run a query over the rows that it shed, where its class has a shed lane.
+
+    A stateless query's results are appended. A windowed query's windows are computed anew from all their
+    rows, as a new revision. Killed and started again it adds nothing twice.
+    """
+    claim_output(json, force)
+    console = output_console(json)
+    if list_lanes:
+        root = log or (load_pipeline(pipeline).log if pipeline else None)
+        if root is None:
+            raise InvalidInputError("--list needs a log", "neither", "give --log ROOT or a pipeline")
+        _list(find_lanes(root), console, json, ended)
+        return
+    if pipeline is None or query is None:
+        raise InvalidInputError(
+            "a backfill is of one query of a pipeline",
+            "no pipeline" if pipeline is None else "no query",
+            "penstock backfill my.yaml --query hot, or --log ROOT --list",
+        )
+    config = load_pipeline(pipeline)
+    stores = lanes_of(config, query)
+    if dry_run:
+        _list(stores, console, json, ended)
+        return
+    try:
+        from penstock.spark.backfill_query import Asked, backfill_query
+        from penstock.spark.run import _importable as importable
+        from penstock.spark.session import session
+    except ImportError as error:
+        raise MissingExtraError("penstock backfill", error.name or "pyspark", "spark") from None
+    asked = Asked(
+        to,
+        None if window is None else parse_duration_s(window, "--window"),
+        None if slide is None else parse_duration_s(slide, "--slide"),
+        event_time,
+        window_column,
+        None if until is None else stores[0].log.clock() - parse_duration_s(until, "--until"),
+        ended,
+    )
+    with importable(pipeline.absolute().parent), progress_bars() as bars:
+        spark = session(app=f"penstock backfill {query}")
+        try:
+            done = list(backfill_query(spark, config, query, asked, _Bar(bars)))
+        finally:
+            spark.stop()
+    for each in done:
+        console.print(escape(summary(each)), highlight=False, soft_wrap=True)
+    if json is not None:
+        write_json(json, [asdict(each) for each in done])
+
+
+class _Bar:
+    """Shows what a backfill says of its progress."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+
+def summary(done: Backfilled) -> str:
+    """What a backfill did, in a sentence or a few."""
+    if not (done.rows or done.gone or done.left):
+        return f"{done.reader}: nothing in the lane"
+    parts = [f"{done.reader}: {done.rows} rows run, {done.result_rows} results to {done.sink}"]
+    if done.revisions:
+        parts.append(f"revision {', '.join(map(str, done.revisions))}")
+    if done.windows:
+        parts.append(f"{done.windows} windows computed anew")
+    if done.gone:
+        parts.append(f"{done.gone} rows are gone: they were trimmed before")
+    if done.incomplete_windows:
+        parts.append(f"{done.incomplete_windows} windows left as they were: rows of them were trimmed")
+    if done.left:
+        why = f": {done.open_windows} windows are still open" if done.open_windows else ""
+        parts.append(f"{done.left} rows stay in the lane{why}; --ended takes them too")
+    return "; ".join(parts)
+
+
+def _list(stores: Sequence[LaneStore], console: Console, json: str | None, ended: bool) -> None:
+    found = [lane_row(store, ended) for store in stores]
+    found = [row for row in found if row["rows"] or row["backfilled"] or row["pinned"]]
+    table = Table(*_LANE)
+    for row in found:
+        table.add_row(*(_shown(row[column]) for column in _LANE))
+    console.print(table if found else "nothing in any lane")
+    if json is not None:
+        write_json(json, found)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
+    """One lane as JSON has it."""
+    lane, progress, reader = store.lane(ended), store.load(store.journal()), store.registered()
+    return {
+        "stream": store.directory.name,
+        "reader": store.reader,
+        "rows": lane.rows,
+        "late": lane.late,
+        "sampled": lane.sampled,
+        "poison": lane.poison,
+        "gone": lane.gone,
+        "grants": len(lane.grants),
+        "age_s": None if lane.first_arrival_s is None else store.log.clock() - lane.first_arrival_s,
+        "first_arrival_s": lane.first_arrival_s,
+        "last_arrival_s": lane.last_arrival_s,
+        "pinned": bool(reader is not None and reader.pinned),
+        "backfilled": progress.rows,
+        "unfinished": progress.pending is not None,
+    }

@@ -1,0 +1,145 @@
+"""`run_pipeline` on the tests' session: failures that stay with their query, refusals that start nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.log.embedded import EmbeddedLog
+from penstock.pipeline.load import load_pipeline
+from penstock.spark.run import failure, run_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NUMBERS = {"schema": {"n": "long", "at": "timestamp"}, "event_time": "at"}
+
+
+def spec(tmp_path: Path, queries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pipeline on a stream of numbers, 2,000 a second."""
+    return {
+        "log": str(tmp_path / "log"),
+        "classes": {"gold": {"target": "2s", "priority": 2}, "bulk": {"target": "10s"}},
+        "streams": {"numbers": NUMBERS | {"source": {"kind": "generator", "rate": 2000}}},
+        "queries": queries,
+        **more,
+    }
+
+
+def query(sql: str, **more: Any) -> dict[str, Any]:
+    return {"class": "gold", "sql": sql, "sink": "memory", **more}
+
+
+def run(
+    spark: SparkSession, tmp_path: Path, raw: dict[str, Any], seconds: float = 1.0, **more: Any
+) -> dict[str, Any]:
+    return run_pipeline(load_pipeline(raw), seconds, run=tmp_path / "run", spark=spark, **more)
+
+
+def test_a_query_that_throws_is_reported_and_the_others_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    raw = spec(
+        tmp_path,
+        {
+            "good": query("SELECT n FROM numbers WHERE n % 2 = 0"),
+            "bad": query("SELECT raise_error('a bad row') AS x FROM numbers", **{"class": "bulk"}),
+        },
+    )
+    notes: list[str] = []
+    report = run(spark, tmp_path, raw, 5.0, on_note=notes.append)
+    assert not report["ok"]
+    assert list(report["errors"]) == ["query bad"]
+    assert "a bad row" in report["errors"]["query bad"]
+    assert any(note.startswith("query bad failed: ") for note in notes)
+    assert "a bad row" in (tmp_path / "run" / "errors" / "bad.txt").read_text()
+    good = report["queries"]["good"]
+    assert good["error"] is None
+    assert good["offered"] == good["admitted"] + good["shed"] + good["waiting"]
+    assert good["offered"] == report["streams"]["numbers"]["rows"]
+    assert spark.table("good").count() > 0
+    assert spark.streams.active == []
+
+
+def test_results_can_be_read_by_another_query_of_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "my_queries.py").write_text(
+        "def tenths(spark, streams):\n    return streams['numbers'].where('n % 10 = 0').select('n')\n"
+    )
+    raw = spec(
+        tmp_path,
+        {
+            "count_tenths": query("SELECT count(*) AS found FROM tenths", mode="complete"),
+            "find_tenths": {
+                "class": "bulk",
+                "function": "my_queries:tenths",
+                "streams": ["numbers"],
+                "sink": {"kind": "log", "stream": "tenths"},
+                "shuffle_partitions": 1,
+            },
+        },
+    )
+    raw["streams"]["tenths"] = {}  # created with the result's columns
+    report = run(spark, tmp_path, raw, 3.0, base=tmp_path, drain_s=30.0)
+    sys.modules.pop("my_queries")
+    assert report["ok"]
+    assert report["drained"]
+    rows = EmbeddedLog(tmp_path / "log" / "tenths").end()
+    assert 0 < rows <= report["queries"]["find_tenths"]["admitted"]
+    assert spark.table("count_tenths").first()["found"] == report["queries"]["count_tenths"]["admitted"]
+    assert report["queries"]["count_tenths"]["offered"] == rows
+    lines = (tmp_path / "run" / "measurements.jsonl").read_text().splitlines()
+    assert {"at_s", "classes", "streams"} <= set(json.loads(lines[-1]))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == report
+    assert json.loads((tmp_path / "run" / "pipeline.json").read_text())["streams"]["tenths"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sql": "SELECT m FROM numbers"}, r"queries.q.sql gives a result; got \[UNRESOLVED_COLUMN"),
+        ({"sql": "SELEC n FROM numbers"}, r"queries.q.sql gives a result; got \[PARSE_SYNTAX_ERROR"),
+        (
+            {"sql": "SELECT n, count(*) FROM numbers GROUP BY n"},
+            r"queries.q can be started; got .*STREAMING_OUTPUT_MODE",
+        ),
+        (
+            {"sql": "SELECT n AS _weight FROM numbers", "sink": {"kind": "log", "stream": "out"}},
+            "has no metadata columns; got '_weight'",
+        ),
+        (
+            {"sql": "SELECT n FROM numbers", "sink": {"kind": "log", "stream": "out"}},
+            r"stream out has its columns; got missing \['m'\]; unknown \['n'\]",
+        ),
+        (
+            {"sql": "SELECT n FROM numbers", "sink": {"kind": "parquet", "path": "{tmp}/old"}},
+            "got results of another run in .*old; hint: name another path, or set the query's checkpoint",
+        ),
+    ],
+    ids=["column", "syntax", "mode", "metadata", "columns", "old_results"],
+)
+def test_a_query_that_cannot_run_is_one_line_and_nothing_of_the_pipeline_runs(
+    spark: SparkSession, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "old" / "_spark_metadata").mkdir(parents=True)
+    raw = spec(tmp_path, {"fine": query("SELECT n FROM numbers"), "q": query("") | changes})
+    raw["streams"]["out"] = {"schema": {"m": "long"}}
+    raw = json.loads(json.dumps(raw).replace("{tmp}", str(tmp_path)))
+    with pytest.raises(PenstockError, match=message) as refused:
+        run(spark, tmp_path, raw)
+    assert "\n" not in str(refused.value)
+    assert spark.streams.active == []
+    assert EmbeddedLog(tmp_path / "log" / "numbers").end() == 0
+    with EmbeddedLog(tmp_path / "log" / "out") as out:  # its lock is free again
+        assert out.append(pa.RecordBatch.from_pylist([], schema=out.user_schema)) == 0
+
+
+def test_the_gist_of_a_failure_is_its_root() -> None:
+    text = (
+        "[STREAM_FAILED] Query terminated\n  File x\npyspark.errors.AnException: outer\nValueError: inner\n"
+    )
+    assert failure(text) == "ValueError: inner"
+    assert failure("[STREAM_FAILED] Query terminated\n=== Plan ===") == "[STREAM_FAILED] Query terminated"
