@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -130,7 +131,7 @@ def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
         journal = read_journal(path)
         entries = journal.logged()
         offsets = [entry.offset for entry in entries]
-        planned = _positions(log, offsets)
+        planned = planned_positions(log, offsets)
         found = _parquet(folder) if query == "files" else _stream(folder)
         values, counted = np.unique(found, return_counts=True)
         missing += int(np.setdiff1d(planned, values).size)
@@ -155,7 +156,7 @@ def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
     )
 
 
-def _positions(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> np.ndarray:
+def planned_positions(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> np.ndarray:
     """What the recorded plans admit, computed offline."""
     found = [np.empty(0, np.int64)]
     for offset in offsets:
@@ -166,18 +167,19 @@ def _positions(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> np.ndarray
 
 
 def _parquet(folder: Path) -> np.ndarray:
-    """Positions in the committed files: the sink's own log says which are."""
-    import json
-
-    names: set[str] = set()
-    for entry in sorted((folder / "files" / "_spark_metadata").iterdir()):
-        if entry.name.startswith(".") or entry.suffix == ".crc":
-            continue
-        for line in entry.read_text().splitlines()[1:]:
-            item = json.loads(line)
-            names.add(item["path"].rpartition("/")[2])
-    columns = [pq.read_table(folder / "files" / name, columns=["_position"]) for name in sorted(names)]
+    names = sink_files(folder / "files")
+    columns = [pq.read_table(folder / "files" / name, columns=["_position"]) for name in names]
     return np.concatenate([np.empty(0, np.int64), *(c.column(0).to_numpy() for c in columns)])
+
+
+def sink_files(folder: Path) -> list[str]:
+    """The committed files of Spark's parquet sink: its own log says which are."""
+    names: set[str] = set()
+    for entry in sorted((folder / "_spark_metadata").iterdir()):
+        if not entry.name.startswith("."):
+            lines = entry.read_text().splitlines()[1:]
+            names |= {json.loads(line)["path"].rpartition("/")[2] for line in lines}
+    return sorted(names)
 
 
 def _stream(folder: Path) -> np.ndarray:

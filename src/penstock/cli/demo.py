@@ -76,7 +76,7 @@ def _fresh_folder(runs: Path) -> Path:
 def _run(console: Console, folder: Path) -> DemoResult:
     try:
         from penstock.spark import demo
-        from penstock.spark.session import session
+        from penstock.spark.session import session, stderr_to
     except ImportError as missing:
         raise MissingExtraError("the demo", "pyspark", "spark") from missing
     work = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -85,7 +85,8 @@ def _run(console: Console, folder: Path) -> DemoResult:
     try:
         say("starting Spark")
         kept: dict[str, Any] = {"spark.sql.streaming.numRecentProgressUpdates": 10_000}
-        spark = session(app="penstock-demo", **kept)
+        with stderr_to(folder / "spark.log"):  # stopping plain queries inside a batch is noisy
+            spark = session(app="penstock-demo", **kept)
         say("warming up")
         capacity = demo.measure_capacity(spark, work, say)
         say(

@@ -45,6 +45,8 @@ class ClassRun:
     target_s: float
     offered_rows: int
     oldest_waiting_s: float | None = None
+    still_behind_s: tuple[float, float] | None = None
+    """Of a plain run: when it was stopped, and the age of its oldest waiting row then."""
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -197,6 +199,7 @@ def run_plain(spark: SparkSession, folder: Path, root: Path, show: Show) -> tupl
     for result in found.values():
         last_s = max((float(batch.arrival_s.max()) for batch in result.batches), default=began_s)
         result.oldest_waiting_s = now_s - last_s
+        result.still_behind_s = (now_s, now_s - last_s)
     for query in queries.values():
         stop_quietly(query)
     return found, began_s

@@ -97,7 +97,7 @@ class Flow:
         config = self.config.classes[cls]
         options = SourceOptions(
             stream=str(self._stream(name)),
-            read_from=str(self._stream(name)),
+            read_from=f"{self.config.read_from or self.config.log}/{name}",
             query=query,
             cls=cls,
             address=self.address,

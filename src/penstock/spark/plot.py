@@ -42,7 +42,7 @@ def plot_demo(result: DemoResult, path: Path) -> None:
             color=_TARGET,
             fontsize=9,
         )
-    panels[0].legend(frameon=False, loc="upper left", fontsize=9)
+    panels[0].legend(frameon=False, loc="upper right", fontsize=9)
     panels[-1].set_xlabel("seconds since the input began")
     loads = result.to_json()["offered_to_capacity"]
     figure.suptitle(
@@ -59,4 +59,8 @@ def _draw(panel: Any, run: ClassRun, from_s: float, colour: str, label: str) -> 
         ends.append(batch.ended_s - from_s)
         highs.append(float(delay_s[int(0.95 * (delay_s.size - 1))]))
         panel.vlines(ends[-1], delay_s[0], delay_s[-1], color=colour, lw=2.0, alpha=0.35)
+    if run.still_behind_s is not None and ends:
+        # what waited when the run ended had not been processed at all
+        now_s, behind_s = run.still_behind_s
+        panel.plot([ends[-1], now_s - from_s], [highs[-1], behind_s], color=colour, lw=1.2, ls=":")
     panel.plot(ends, highs, color=colour, lw=1.5, marker="o", ms=3, label=f"{label}: p95 of each batch")

@@ -94,6 +94,20 @@ def session(
     return spark
 
 
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Processes that start inside write their standard error to a file: the JVM, and its Python workers."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
 def check_session(spark: SparkSession, chosen: Mapping[str, str] | None = None) -> None:
     """Refuses a running session that governed queries cannot do with, or that lacks the chosen settings."""
     chosen = chosen or {}
