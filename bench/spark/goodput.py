@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
 
 from penstock.bench import BenchRun, bench
+from penstock.log.paced import PacedLog
 from penstock.log.schedule import schedule_from_arrivals
 from penstock.sim import workloads
 
-from .rig import MEASURED_S, SEGMENT_ROWS, WARM_S, Cell, Rig, brackets, median, spread
+from .rig import MEASURED_S, SEGMENT_ROWS, WARM_S, Cell, Rig, brackets, heavy, median, pool_rows, spread
 
 LOADS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+ERROR_S = 20.0
 PEER_LOADS = (1.0, 5.0, 20.0)
 QUICK_LOADS = (1.0, 5.0, 20.0)
 
@@ -41,6 +49,35 @@ def goodput(run: BenchRun) -> None:
             results[kind, load].append((cell, brackets(before, after)))
             before = after
         _report(run, results, target_s, fixed_s)
+        run.progress("error of the results")
+        for name, settings in (("uniform", {}), ("freshest", {"settings": {"victims": "oldest"}})):
+            errors = [_error_percent(rig, before.rows_per_s, settings) for _ in range(repeats)]
+            run.row(f"{name}_error_percent_5x", median(errors))
+            run.note(f"{name}: mean error of a window's average at 5x: {spread(errors)} %")
+
+
+def _error_percent(rig: Rig, capacity_per_s: float, settings: dict[str, Any]) -> float:
+    """How far a one-second window's average is from the truth, which the stream's rows have by design."""
+    root = rig.constant(5.0 * capacity_per_s, ERROR_S + WARM_S + 10.0)
+    name = rig.new("errors").name
+    start, rig.start = rig.start, lambda stream, checkpoint: _to_memory(stream, checkpoint, name)
+    try:
+        with rig.governed(root, **settings):
+            PacedLog(root / "readings").begin()
+            time.sleep(WARM_S + ERROR_S)
+    finally:
+        rig.start = start
+    found = rig.spark.sql(
+        f"SELECT window.start AS at, sum(total) / sum(n) AS a FROM {name} GROUP BY 1 ORDER BY 1"
+    )
+    averages = [row["a"] for row in found.collect()][round(WARM_S / 2) : -1]
+    truth = float(np.mean(pool_rows()[0].column("v").to_numpy())) + 0.5
+    return 100.0 * float(np.mean([abs(a - truth) for a in averages])) / truth
+
+
+def _to_memory(stream: DataFrame, checkpoint: str, name: str) -> StreamingQuery:
+    writer = heavy(stream).writeStream.format("memory").queryName(name).outputMode("append")
+    return writer.option("checkpointLocation", checkpoint).start()
 
 
 def _measure(rig: Rig, kind: str, load: float, capacity_per_s: float) -> Cell:

@@ -23,7 +23,15 @@ import penstock
 from penstock.log.paced import PacedLog, create_paced
 from penstock.log.schedule import Schedule, schedule_constant
 from penstock.model import DelayStats
-from penstock.spark.capacity import Capacity, Start, find_batch_rows, probe, read_ungoverned
+from penstock.spark.capacity import (
+    Capacity,
+    Start,
+    find_batch_rows,
+    probe,
+    read_ungoverned,
+    stop_quietly,
+    warm_up,
+)
 from penstock.spark.flow import Flow
 from penstock.spark.measured import Batch, batches, delays, rows_in_time
 
@@ -138,13 +146,10 @@ class Rig:
         self._count += 1
         return self.folder / f"{what}{self._count}"
 
-    def warm_up(self, seconds: float = 20.0) -> None:
+    def warm_up(self, seconds: float = 30.0) -> None:
         """Runs the query ungoverned until the JVM has compiled it."""
-        until = time.monotonic() + seconds
-        rows = 5_000
-        while time.monotonic() < until:
-            found = probe(self.spark, self.filled, self.start, self.new("warm"), rows, 6)
-            rows = max(1000, round(rows * min(max(0.8 / found.batch_s, 0.25), 4.0)))
+        per_s = warm_up(self.spark, self.filled, self.start, self.new("warm"), seconds)
+        self.batch_rows = max(1000, round(per_s))
 
     def measure_target(self) -> tuple[float, float]:
         """The fixed cost of a micro-batch, and the target that goes with it: max(2 s, 8 fixed costs)."""
@@ -193,7 +198,7 @@ class Rig:
         try:
             yield query
         finally:
-            query.stop()
+            stop_quietly(query)
 
     def run_cell(
         self, root: Path, query: StreamingQuery, flow: Flow | None = None, measured_s: float = MEASURED_S

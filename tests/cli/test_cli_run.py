@@ -73,7 +73,7 @@ def books_balance(report: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path, pipeline: Path) -> None:
-    process = started(pipeline, "--seconds", 12, "--run", tmp_path / "run", "--json", "-")
+    process = started(pipeline, "--seconds", 10, "--run", tmp_path / "run", "--json", "-")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     report = json.loads(out)

@@ -1,4 +1,5 @@
-"""`penstock calibrate`: system identification of a simulated plant (tu2006 section 4.2, figures 5 to 7)."""
+"""`penstock calibrate`: system identification of a simulated plant (tu2006 section 4.2, figures 5 to 7), and
+what a pipeline's query costs on Spark."""
 
 from __future__ import annotations
 
@@ -126,13 +127,28 @@ def calibrate_command(
         float, typer.Option(help="The simulated machine's headroom, which the fit should find.")
     ] = 0.985,
     seed: Annotated[int, typer.Option(help="Fixes selectivities.")] = 0,
+    pipeline: Annotated[
+        Path | None,
+        typer.Option(help="Measure a query of this pipeline on Spark.", show_default=False),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="Which query; the only one by default.", show_default=False)
+    ] = None,
     json: Annotated[str | None, typer.Option(help="Write the result as JSON; - for standard output.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of measured and modelled delay.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Fit the cost per row and the headroom of a plant, and tell how well the delay model holds."""
+    """Fit the cost per row and the headroom of a plant, and tell how well the delay model holds.
+
+    With --pipeline the plant is Spark: a query drains made-up rows of its stream, ungoverned, in small and
+    large batches. That gives the cost of a micro-batch, the capacity, the headroom to tell to managers that
+    need one, and the least delay target that makes sense.
+    """
     claim_output(json, force)
     claim_output(plot, force)
+    if pipeline is not None:
+        _calibrate_spark(pipeline, query, json)
+        return
     from penstock.sim import networks
 
     known: dict[str, Callable[[], Network]] = {
@@ -155,6 +171,25 @@ def calibrate_command(
     if plot is not None:
         draw(result, plot)
         console.print(f"plot: {plot}", highlight=False, soft_wrap=True)
+
+
+def _calibrate_spark(pipeline: Path, query: str | None, json: str | None) -> None:
+    from penstock.pipeline.load import load_pipeline
+
+    config = load_pipeline(pipeline)
+    try:
+        from penstock.spark.calibrate import calibrate_query
+    except ImportError as missing:
+        raise MissingExtraError("calibrating Spark", "pyspark", "spark") from missing
+    with Console(stderr=True).status("Starting Spark"):
+        found = calibrate_query(config, query)
+    table = Table(title=f"query {found.query}", title_justify="left", show_header=False)
+    for name, value in asdict(found).items():
+        if name != "query":
+            table.add_row(name, f"{value:,.0f}" if value >= 1000 else f"{value:.4g}")
+    Console(stderr=json == STDOUT).print(table)
+    if json is not None:
+        write_json(json, asdict(found))
 
 
 def as_json(result: Calibration, seed: int) -> dict[str, object]:

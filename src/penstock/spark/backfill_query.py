@@ -52,7 +52,7 @@ def backfill_query(
 ) -> Iterator[Backfilled]:
     """Backfills a query's lanes, the oldest first, each as `penstock.spark.backfill.backfill` does."""
     asked, query = asked or Asked(), config.queries[name]
-    transform, windows = _transform(spark, config, name), None
+    transform, windows = transform_of(spark, config, name), None
     for store in lanes_of(config, name):
         if windows is None:
             rows = spark.createDataFrame(
@@ -73,7 +73,8 @@ def backfill_query(
         )
 
 
-def _transform(spark: SparkSession, config: PipelineConfig, name: str) -> Transform:
+def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Transform:
+    """A query over one stream as a function of the stream's rows."""
     query, (stream,) = config.queries[name], config.streams_of(name)
     function = load_functions(config.model_copy(update={"queries": {name: query}})).get(name)
 

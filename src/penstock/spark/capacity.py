@@ -32,11 +32,13 @@ class Capacity:
         rows_per_s: Rows drained in a second of wall time.
         batch_rows: Rows of a batch.
         batch_s: Median time from batch to batch.
+        busy_fraction: Part of the time in which a batch ran.
     """
 
     rows_per_s: float
     batch_rows: int
     batch_s: float
+    busy_fraction: float
 
 
 def read_ungoverned(
@@ -118,7 +120,9 @@ def _capacity(done: list[Batch]) -> Capacity:
     """From the end of the first batch to the end of the last."""
     ends = np.array([batch.ended_s for batch in done])
     rows = sum(batch.rows for batch in done[1:])
-    return Capacity(rows / float(ends[-1] - ends[0]), done[-1].rows, float(np.median(np.diff(ends))))
+    wall_s = float(ends[-1] - ends[0])
+    busy_s = sum(batch.took_s for batch in done[1:])
+    return Capacity(rows / wall_s, done[-1].rows, float(np.median(np.diff(ends))), min(1.0, busy_s / wall_s))
 
 
 def find_batch_rows(

@@ -36,8 +36,8 @@ from penstock.spark.report import class_report, query_report
 from penstock.spark.session import session
 
 STATUS_EVERY_S = 1.0
-JOIN_TIMEOUT_S = 120.0
-"""For the first questions of all queries: the first one pays for Spark's warm-up."""
+READY_TIMEOUT_S = 180.0
+"""For the first batches of all queries, of which the very first one pays for Spark's warm-up."""
 
 OnStatus = Callable[[Mapping[str, Any], float], None]
 """Gets `flow.status()` and the seconds since the producers began."""
@@ -142,28 +142,38 @@ class _Running:
         for built in self.built:
             query = self.config.queries[built.name]
             self._note(f"{built.name}: class {query.cls}, {query.sink.kind} sink, {built.guarantee}")
+        new = {built.name for built in self.built if not (Path(built.checkpoint) / "commits").exists()}
         for built in self.built:
             self.queries[built.name] = start_query(self.spark, self.config, built)
-        self._await_questions()
+        self._await_readiness(new)
         self.producers.begin()
         self._began_s = time.monotonic()
 
-    def _await_questions(self) -> None:
-        """Waits until every query has asked: one that starts at the log's end would miss rows before that."""
+    def _await_readiness(self, new: set[str]) -> None:
+        """Waits until every query is past its first batch and asks for rows.
+
+        A new query begins with an empty batch, which pays for compiling its plan: seconds that no row should
+        wait for. And one that starts at the log's end would miss rows that were there before it looked.
+        """
         assert self.flow is not None
         wanted = {name: len(self.config.streams_of(name)) for name in self.queries}
-        deadline = time.monotonic() + JOIN_TIMEOUT_S
-        while time.monotonic() < deadline:
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < READY_TIMEOUT_S:
             self._look_for_failures()
-            readers = dict.fromkeys(wanted, 0)
+            left = set(wanted) - set(self.failed)
+            readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
             for cls in self.flow.status()["classes"].values():
                 for query in cls["queries"].values():
                     readers[query["name"]] += len(query["readers"])
-            if all(readers[name] >= n or name in self.failed for name, n in wanted.items()):
+                    idle[query["name"]] &= not query["running"] and (
+                        query["batches"] > 0 or query["name"] not in new
+                    )
+            if all(readers[name] >= wanted[name] and idle[name] for name in left):
+                self._note(f"ready after {time.monotonic() - began_s:.1f} s")
                 return
             time.sleep(0.05)
         raise PenstockError(
-            f"queries ask for rows within {JOIN_TIMEOUT_S:g} s; got none; hint: see Spark's log"
+            f"every query asks for rows within {READY_TIMEOUT_S:g} s; got less; hint: see Spark's log"
         )
 
     # -- watching -------------------------------------------------------------------------------
