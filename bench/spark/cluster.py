@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 
@@ -73,12 +74,12 @@ def _make_streams(root: Path) -> None:
     """A stream that is all there, in three partitions, and one that is more than the cluster can process."""
     (rows,) = pool_rows(1, ROWS)
     stamps = 1_700_000_000_000_000 + np.arange(ROWS) * 50
-    import pyarrow as pa
-
     rows = rows.set_column(0, rows.schema.field("ts"), pa.array(stamps, pa.timestamp("us", tz="UTC")))
     with EmbeddedLog.create(root / "filled", rows.schema, LogConfig(partitions=3)) as log:
         for i in range(30):
             log.append(rows.slice(i * ROWS // 30, ROWS // 30), i % 3)
+        last = pa.array([stamps[-1] + 3_600_000_000], pa.timestamp("us", tz="UTC"))
+        log.append(rows.slice(0, 1).set_column(0, rows.schema.field("ts"), last))
     create_paced(root / "fast", pool_rows(2), schedule_constant(FAST_PER_S, 120.0, 4096), event_time="ts")
 
 

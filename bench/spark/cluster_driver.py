@@ -13,11 +13,23 @@ import time
 from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from pyspark.sql.streaming import StreamingQuery
 
 import penstock
 from penstock.log.paced import PacedLog
+from penstock.spark.flow import Flow
 
 SHED_S = 15.0
+
+
+def _wait_for_rows(flow: Flow, query: StreamingQuery) -> bool:
+    """Until the control plane knows the query, and its first batch is done."""
+    until = time.monotonic() + 120.0
+    while time.monotonic() < until and query.isActive:
+        if any(q["batches"] for q in flow.status()["classes"]["all"]["queries"].values()):
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def main(folder: Path, log: Path, master: str, read_from: str | None) -> None:
@@ -31,8 +43,6 @@ def main(folder: Path, log: Path, master: str, read_from: str | None) -> None:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         }
     spark = penstock.session(app="cluster", master=master, memory="1g", local_files=True, **conf)
-    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    (folder / "executors").write_text(str(len(executors)))
     classes = {"all": {"target": "5s", "dry_run": True}, "some": {"target": "1s"}}
     config = {"log": log, "classes": classes, "read_from": read_from}
     with penstock.attach(spark, config) as flow:
@@ -42,11 +52,12 @@ def main(folder: Path, log: Path, master: str, read_from: str | None) -> None:
             counted.select(F.col("window.start").alias("start"), "k", "n")
             .writeStream.format("parquet")
             .option("checkpointLocation", str(folder / "cp-whole"))
-            .trigger(availableNow=True)
             .start(str(folder / "whole"))
         )
-        if not query.awaitTermination(180):
-            raise SystemExit("the query over everything did not end")
+        # a last row, long after the others, and the drain's tick close every window of theirs
+        if not _wait_for_rows(flow, query) or not flow.drain(120.0):
+            raise SystemExit(f"the query over everything did not end: {query.exception()}")
+        query.stop()
         PacedLog(log / "fast").begin(restart=True)
         some = flow.read_stream("fast", cls="some", query="shed", metadata=["_position"])
         query = (
@@ -60,6 +71,8 @@ def main(folder: Path, log: Path, master: str, read_from: str | None) -> None:
             time.sleep(0.2)
         if (error := query.exception()) is not None:
             raise SystemExit(str(error))
+        executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        (folder / "executors").write_text(str(len(executors)))
         flow.stop()
     spark.stop()
 

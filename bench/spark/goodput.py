@@ -67,9 +67,8 @@ def _error_percent(rig: Rig, capacity_per_s: float, settings: dict[str, Any]) ->
             time.sleep(WARM_S + ERROR_S)
     finally:
         rig.start = start
-    found = rig.spark.sql(
-        f"SELECT window.start AS at, sum(total) / sum(n) AS a FROM {name} GROUP BY 1 ORDER BY 1"
-    )
+    sums = f"SELECT window.start AS at, sum(total) / sum(n) AS a FROM {name} GROUP BY 1 ORDER BY 1"
+    found = rig.spark.sql(sums)
     averages = [row["a"] for row in found.collect()][round(WARM_S / 2) : -1]
     truth = float(np.mean(pool_rows()[0].column("v").to_numpy())) + 0.5
     return 100.0 * float(np.mean([abs(a - truth) for a in averages])) / truth

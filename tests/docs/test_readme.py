@@ -5,9 +5,10 @@ A page's blocks run in order in one empty folder that has the examples in it:
     console     lines after `$ ` are commands; the lines between them are what they print, compared exactly
     python      is run; a `text` block right after it is what it prints, compared exactly
     sh          commands whose output is not shown; `make x` must be a target, the rest is run
-    json, yaml  must be JSON, must be a scenario
+    json, yaml  must be JSON, must be a scenario, a flow (with classes) or a pipeline (with queries)
 
-A block is left out by a comment on the line before it: <!-- not run: why -->. Slow commands run smaller.
+A block is left out by a comment on the line before it: <!-- not run: why -->, as those that start a JVM are.
+Its Python must still compile and its commands must exist. Slow commands run smaller.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ import yaml
 
 from penstock.bench.registry import load_benches
 from penstock.cli import app, main
-from penstock.model import Decision, DelayStats, Expected, Grant, Observation, WaitingRows
+from penstock.config import load_flow_config
+from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
+from penstock.pipeline.load import load_pipeline
 from penstock.sim.scenario import parse_scenario
 from penstock.sim.workloads import s_r
 
@@ -41,7 +44,9 @@ RUN = [README, *PAGES]
 LONGEST_LINE = 110
 
 PENSTOCK = "import sys; from penstock.cli import main; sys.exit(main())"
-SHORT_DEMO = "import penstock.cli.demo as demo; demo.SCENARIO = {'name': 'demo', 'duration_s': 20.0}; "
+SHORT_DEMO = (
+    "import penstock.cli.demo_simulated as demo; demo.SCENARIO = {'name': 'demo', 'duration_s': 20.0}; "
+)
 """The demo has no option for its length; 400 s of five managers would be the slowest test of all."""
 
 pytestmark = pytest.mark.docs
@@ -89,6 +94,8 @@ def run_command(command: str, folder: Path) -> str:
     if Path(words[0]).name != "penstock":
         assert words[0] in ("printf", "penstock"), f"the docs run printf and penstock, not {words[0]}"
         return run(["sh", "-c", command], folder)
+    if words[1] == "demo":
+        assert "--simulated" in words, "the demo on Spark takes two minutes: mark its block as not run"
     code = SHORT_DEMO + PENSTOCK if words[1] == "demo" else PENSTOCK
     quick = ["--quick"] if words[1:3] == ["bench", "run"] else []
     return run([sys.executable, "-c", code, *words[1:], *quick], folder)
@@ -107,6 +114,7 @@ def test_the_snippets_of_a_page_print_what_stands_there(page: Path, tmp_path: Pa
     for block in blocks(page.read_text(encoding="utf-8")):
         where = f"{page.name}:{block.line}"
         if block.left_out is not None:
+            check_left_out(block, where)
             continue
         if block.language == "console":
             check_console(block.text, tmp_path, where)
@@ -120,7 +128,7 @@ def test_the_snippets_of_a_page_print_what_stands_there(page: Path, tmp_path: Pa
         elif block.language == "json":
             json.loads(block.text)
         elif block.language == "yaml":
-            parse_scenario(yaml.safe_load(block.text), where)
+            check_yaml(block.text, where)
         else:
             pytest.fail(
                 f"{where}: a block is console, sh, python, text, json or yaml, not {block.language!r}"
@@ -134,6 +142,27 @@ def check_console(text: str, folder: Path, where: str) -> None:
     for part in parts[1:]:
         command, _, shown = part.partition("\n")
         assert tidy(run_command(command, folder)) == tidy(shown), f"{where}: {command}"
+
+
+def check_yaml(text: str, where: str) -> None:
+    content = yaml.safe_load(text)
+    if "queries" in content:
+        load_pipeline(content)
+    elif "classes" in content:
+        load_flow_config(content)
+    else:
+        parse_scenario(content, where)
+
+
+def check_left_out(block: Block, where: str) -> None:
+    if block.language == "python":
+        compile(block.text, where, "exec")
+        return
+    known = [command.split() for command in commands(typer.main.get_command(app), "penstock")]
+    for line in block.text.splitlines():
+        words = line.removeprefix("$ ").split()
+        if words[:1] == ["penstock"] and (block.language == "sh" or line.startswith("$ ")):
+            assert any(words[: len(command)] == command for command in known), f"{where}: {line}"
 
 
 def check_shell(text: str, folder: Path) -> None:
@@ -230,7 +259,9 @@ def test_every_command_is_mentioned_in_the_docs() -> None:
     assert [command for command in known if command not in text] == []
 
 
-@pytest.mark.parametrize("kind", [Observation, Decision, Grant, Expected, DelayStats, WaitingRows])
+@pytest.mark.parametrize(
+    "kind", [Observation, Decision, Grant, Expected, DelayStats, WaitingRows, BatchTiming]
+)
 def test_every_field_that_crosses_the_seam_is_explained(kind: type) -> None:
     text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     assert [field.name for field in fields(kind) if f"`{field.name}`" not in text] == []
@@ -250,6 +281,12 @@ def test_a_snippet_that_prints_something_else_is_noticed(tmp_path: Path) -> None
         check_console("$ penstock --version\npenstock 99", tmp_path, "page")
     with pytest.raises(AssertionError, match="penstock"):
         check_shell("curl example.org", tmp_path)
+    with pytest.raises(AssertionError, match="not run"):
+        check_shell("penstock demo", tmp_path)
+    with pytest.raises(AssertionError, match="page"):
+        check_left_out(Block(1, "sh", "penstock rnu x.yaml", "starts a JVM"), "page")
+    with pytest.raises(SyntaxError):
+        check_left_out(Block(1, "python", "flow = (", "starts a JVM"), "page")
 
 
 def test_blocks_are_found_with_their_marks() -> None:

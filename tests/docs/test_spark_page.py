@@ -1,0 +1,102 @@
+"""docs/spark.md has every key of a flow and a pipeline with its default, and every method of a flow.
+
+docs/how-it-works.md names files that are there, and every file that a governed query's rows or grants pass.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from penstock.config import ClassConfig, FlowConfig
+from penstock.log.protocol import RESERVED_COLUMNS
+from penstock.pipeline.columns import _TYPES
+from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink
+from penstock.pipeline.sources import FilesSource, GeneratorSource, ReplaySource
+from penstock.pipeline.spec import PipelineConfig, QueryConfig, StreamConfig
+from penstock.validation import Part
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "penstock"
+PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+HOW = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+PARTS: list[type[Part]] = [
+    FlowConfig,
+    ClassConfig,
+    PipelineConfig,
+    StreamConfig,
+    ReplaySource,
+    GeneratorSource,
+    FilesSource,
+    QueryConfig,
+    ParquetSink,
+    LogSink,
+    MemorySink,
+]
+
+pytestmark = pytest.mark.docs
+
+
+def documented(part: str, page: str = PAGE) -> dict[str, str]:
+    """Default by key, from the table under the mark."""
+    table = page.partition(f"<!-- keys: {part} -->\n")[2].partition("\n\n")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \| .+ \|$", table, re.MULTILINE))
+
+
+def written(name: str, field: FieldInfo) -> str:
+    """A default as the page writes it."""
+    value: Any = field.default
+    if field.is_required():
+        return "required"
+    if isinstance(value, Part):
+        return str(getattr(value, "kind"))  # noqa: B009 - of sources and sinks alone
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float | int):
+        return f"{value:g}s" if name.endswith("_s") else f"{value:g}"
+    return {None: "none", (): "[]"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_key_is_documented_with_its_default(part: type[Part]) -> None:
+    inherited = FlowConfig.model_fields if part is PipelineConfig else {}
+    own = {n: f for n, f in part.model_fields.items() if n not in inherited and n != "kind"}
+    assert documented(part.__name__) == {f.alias or n: written(n, f) for n, f in own.items()}
+
+
+def test_every_type_and_metadata_column_is_documented() -> None:
+    assert [name for name in RESERVED_COLUMNS if f"| `{name}` |" not in PAGE] == []
+    told = {"bigint": "bigint", "smallint": "short", "tinyint": "byte"}
+    assert [name for name in _TYPES if f"`{told.get(name, name)}`" not in PAGE] == []
+
+
+def test_every_method_of_a_flow_is_mentioned() -> None:
+    flow = (SOURCE / "spark" / "flow.py").read_text(encoding="utf-8")
+    inside = flow.partition("class Flow:")[2].partition("class QueryReaders:")[0]
+    methods = set(re.findall(r"^    def ([a-z]\w*)\(", inside, re.MULTILINE)) - {"request"}
+    assert [name for name in sorted(methods) if f"flow.{name}(" not in PAGE] == []
+
+
+def test_an_undocumented_key_is_noticed() -> None:
+    assert "slots" not in documented("FlowConfig", PAGE.replace("| `slots` |", "| `slot` |"))
+
+
+# -- files that how-it-works names ----------------------------------------------------------------
+
+
+def test_files_that_are_named_exist() -> None:
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", HOW))
+    assert "spark/source.py" in named
+    gone = [name for name in sorted(named - {"checkpoints/"}) if not (SOURCE / name).exists()]
+    assert gone == []
+
+
+@pytest.mark.parametrize("folder", ["control", "grants", "log", "pipeline", "spark"])
+def test_every_file_of_a_folder_is_named(folder: str) -> None:
+    files = [f"{folder}/{path.name}" for path in sorted((SOURCE / folder).glob("[a-z]*.py"))]
+    assert files
+    assert [name for name in files if f"| `{name}` |" not in HOW] == []
