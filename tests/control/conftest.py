@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.config import FlowConfig, load_flow_config
-from penstock.control.governor import Governor, Joining
+from penstock.control.governor import Governor
+from penstock.control.members import Joining
 from penstock.control.status import status
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan

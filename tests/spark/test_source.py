@@ -14,18 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
-
-import penstock
-from penstock.control.rundir import read_run
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL
-from penstock.grants.selection import Range, read_range, select
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import read_ungoverned
-from penstock.spark.columns import spark_schema
 from tests.spark.helpers import (
     DAY_S,
     STEP_S,
@@ -44,6 +32,18 @@ from tests.spark.helpers import (
     until,
     windows,
 )
+
+import penstock
+from penstock.control.rundir import read_run
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.offset import Offset
+from penstock.grants.plan import KEEP_ALL
+from penstock.grants.selection import Range, read_range, select
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.paced import PacedLog, create_paced
+from penstock.log.schedule import schedule_constant
+from penstock.spark.capacity import read_ungoverned
+from penstock.spark.columns import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

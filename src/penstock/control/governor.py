@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from penstock.config import ClassConfig, FlowConfig
-from penstock.control.backlog import Waiting, cut, look, profile
+from penstock.config import FlowConfig
+from penstock.control.backlog import Waiting, cut, look
+from penstock.control.classes import GovernedClass, RunRecorder, check_key, govern
 from penstock.control.cost import CostModel
-from penstock.control.cycle import Cycle, Recorder, SafetyLimits
+from penstock.control.cycle import SafetyLimits
+from penstock.control.deciding import Decider, timing
 from penstock.control.delays import arrivals
-from penstock.control.members import Lease, Query, Reader
+from penstock.control.members import Answer, Joining, Lease, Query, Reader
 from penstock.control.observe import ClassPlant
 from penstock.control.replay import describe_manager
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
@@ -27,7 +29,7 @@ from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL, Plan, Sampling, plan_for
 from penstock.log.protocol import StreamLog
-from penstock.model import BatchTiming, Grant, WaitingRows
+from penstock.model import NO_ROWS
 
 _log = logging.getLogger(__name__)
 
@@ -39,47 +41,6 @@ STALE_S = 0.5
 """A query that has not asked for so long does not want its turn any more."""
 SLACK_FRACTION = 0.05
 """Part of the target that turns leave free for the error of the cost model."""
-
-
-class RunRecorder(Recorder, Protocol):
-    """Keeps what happened, for example a run directory."""
-
-    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A grant for one reader."""
-
-    end: Mapping[int, int]
-    late: Mapping[int, int]
-    plan: Plan
-    tick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """Who joins: `query` is what shares micro-batches, `name` what the user calls it, `slot` which of its
-    readers this is (empty for the only one), `token` which call of `read_stream` made it."""
-
-    query: str
-    name: str
-    cls: str
-    slot: str = ""
-    token: str = ""
-
-
-@dataclass(slots=True)
-class GovernedClass:
-    """A class: its settings, its manager's cycle, its plant, and the periodic decision of managers that do
-    not give grants."""
-
-    name: str
-    config: ClassConfig
-    plant: ClassPlant
-    cycle: Cycle
-    gives_grants: bool
-    period_s: float
 
 
 class Governor:
@@ -104,12 +65,14 @@ class Governor:
         self.turns = Turns({name: cls.priority for name, cls in config.classes.items()})
         self.classes: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
-            self.classes[name] = self._govern(name, cls)
+            plant = ClassPlant(cls.query_class(name), timer())
+            self.classes[name] = govern(name, cls, plant, recorder, config.dry_run)
         self.queries: dict[str, Query] = {}
         self.readers: dict[str, Reader] = {}
         self.forbidden: dict[str, tuple[str, str, str]] = {}
         """By token, the error that a reader's next question gets: rule, got, hint."""
         self.shedding = True
+        self._decider = Decider(self.classes, self.queries, self._look, self.turn, self.clock, timer)
         self.started_s = self._last_s = timer()
         self._grants = 0
 
@@ -117,20 +80,6 @@ class Governor:
         """Seconds since the epoch, never before a row that is there: when the clock goes back, a cut at "now"
         would hide all rows until it has caught up."""
         return max(self._wall(), self._newest_s)
-
-    def _govern(self, name: str, config: ClassConfig, plant: ClassPlant | None = None) -> GovernedClass:
-        manager = config.build_manager()
-        plant = plant or ClassPlant(config.query_class(name), self.timer())
-        cycle = Cycle(
-            plant,
-            manager,
-            SafetyLimits(config.min_keep_fraction),
-            dry_run=config.dry_run or self.config.dry_run,
-            recorder=self.recorder,
-        )
-        return GovernedClass(
-            name, config, plant, cycle, manager.gives_grants, manager.config.period_s(config.target_s)
-        )
 
     # -- members --------------------------------------------------------------------------------
 
@@ -153,7 +102,7 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
-        _check_key(self.classes[cls].config.sampling, log)
+        check_key(self.classes[cls].config.sampling, log)
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
         reader = Reader(
@@ -360,7 +309,7 @@ class Governor:
             query.wants_since_s = None
             return Answer(dict(reader.positions), {}, KEEP_ALL, tick=True)
         turn = self.turn(query)
-        grant = self._decide(governed, query, waiting, turn)
+        grant = self._decider.grant(query, waiting, turn, self.shedding)
         limit = self._row_limit(query, turn)
         decided = cut(waiting, grant, limit)
         plan = self._plan(governed, query, grant.keep_fraction, decided.rows)
@@ -380,34 +329,12 @@ class Governor:
         query.lease, query.wants_since_s = lease, None
         return self._same_cut(query, lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
 
-    def _decide(self, governed: GovernedClass, query: Query, waiting: Waiting, turn: Turn) -> Grant:
-        """What the class's manager lets in of what waits for this query."""
-        if governed.gives_grants:
-            self._step(governed, query, profile(waiting), self._timing(query, turn))
-            decision = governed.plant.decision
-            grant = decision.grant if decision is not None else None
-            # while its cost is learned a query takes what the row limit allows; and when the check refused
-            # the decision, nothing is shed on a doubtful word
-            if grant is None or not query.cost.ready:
-                grant = Grant(self.clock(), -math.inf, 1.0)
-        else:
-            grant = Grant(self.clock(), -math.inf, governed.plant.keep_fraction)
-        if not self.shedding or query.draining:
-            grant = replace(grant, cut_s=self.clock(), shed_before_s=-math.inf, keep_fraction=1.0)
-        return grant
-
-    def _timing(self, query: Query, turn: Turn) -> BatchTiming | None:
-        if not query.cost.ready or query.cost.row_s <= 0:
-            return None
-        length_s = max(turn.length_s, query.cost.fixed_s * 1.5)
-        return BatchTiming(query.cost.fixed_s, query.cost.row_s, length_s, turn.cycle_s)
-
     def _row_limit(self, query: Query, turn: Turn) -> float:
         growth = max(FIRST_ROWS, GROWTH * query.largest_rows)
         if query.cost.warming:
             return FIRST_ROWS
-        timing = self._timing(query, turn)
-        return growth if timing is None else min(growth, max(1.0, query.cost.rows_in(timing.length_s)))
+        known = timing(query, turn)
+        return growth if known is None else min(growth, max(1.0, query.cost.rows_in(known.length_s)))
 
     def _plan(self, governed: GovernedClass, query: Query, keep: float, rows: int) -> Plan:
         self._grants += 1
@@ -440,46 +367,12 @@ class Governor:
             governed.plant.work_s += passed_s * sum(q.lease is not None for q in queries)
             wait_s = now - governed.plant.last_s
             if not governed.gives_grants and queries and wait_s >= self._period_s(governed):
-                self._step(governed, None, WaitingRows(np.empty(0), np.empty(0)), None)
+                self._decider.step(governed, None, NO_ROWS, None)
 
     def _period_s(self, governed: GovernedClass) -> float:
         """A decision on a period in which no batch ended would be one on nothing."""
         turns = plan_turns(self.demands(governed.name))
         return max(governed.period_s, turns[governed.name].cycle_s)
-
-    def _step(
-        self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None
-    ) -> None:
-        queries = sorted((q for q in self.queries.values() if q.cls == governed.name), key=lambda q: q.key)
-        waiting_rows = sum(self._look(q).rows for q in queries if q.readers and q is not query)
-        if query is not None and query.waiting is not None:
-            waiting_rows += query.waiting.rows
-        governed.plant.prepare(
-            self.clock(),
-            self.timer(),
-            [q.key for q in queries],
-            waiting,
-            waiting_rows,
-            self._row_cost_s(queries),
-            sum(self._rest_s(q) for q in queries),
-            batch,
-        )
-        governed.cycle.step()
-
-    def _row_cost_s(self, queries: Iterable[Query]) -> float | None:
-        """Batch time that a row costs in a full batch, the fixed cost shared out."""
-        costs = []
-        for q in queries:
-            if q.cost.ready:
-                length_s = max(self.turn(q).length_s, q.cost.fixed_s * 1.5)
-                costs.append(length_s / max(1.0, q.cost.rows_in(length_s)))
-        return sum(costs) / len(costs) if costs else None
-
-    def _rest_s(self, query: Query) -> float:
-        if query.lease is None or not query.cost.ready:
-            return 0.0
-        expected_s = query.cost.batch_s(query.lease.admitted)
-        return max(0.0, expected_s - (self.timer() - query.lease.began_s))
 
     # -- commands -------------------------------------------------------------------------------
 
@@ -494,7 +387,7 @@ class Governor:
         config = before.config.changed(changes, f"class {name}")
         for reader in self.readers.values():
             if self.queries[reader.query].cls == name:
-                _check_key(config.sampling, reader.log)
+                check_key(config.sampling, reader.log)
         before.plant.cls = config.query_class(name)
         if config.manager == before.config.manager and config.settings == before.config.settings:
             period_s = config.manager_config().period_s(config.target_s)
@@ -502,7 +395,7 @@ class Governor:
             governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
             governed.cycle.dry_run = config.dry_run or self.config.dry_run
         else:
-            governed = self._govern(name, config, before.plant)
+            governed = govern(name, config, before.plant, self.recorder, self.config.dry_run)
             if self.recorder is not None:
                 first = governed.plant.next_id
                 self.recorder.record_change(name, first, describe_manager(config.build_manager()))
@@ -524,14 +417,6 @@ def _head(query: Query) -> tuple[float, float, str]:
     """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
     oldest_s = query.waiting.oldest_s if query.waiting is not None else None
     return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
-
-
-def _check_key(sampling: Sampling, log: StreamLog) -> None:
-    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
-    if sampling == "key" and log.key_column is None:
-        raise InvalidInputError(
-            "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
-        )
 
 
 def _rows(offset: Offset) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,10 @@ class Reader:
     """Up to where its log's rows were counted as offered."""
     counted: Offset
     """The last offset that Spark has surely logged: it planned a batch to it, or began the next one there."""
+    questions: int = 0
+    """Since it joined."""
+    finished: bool = False
+    """It runs under AvailableNow and is at its end: what arrived since then is not for it."""
 
     @property
     def positions(self) -> Positions:
@@ -96,3 +101,25 @@ class Query:
     batches: int = 0
     past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
     """Log and last offset of readers that are gone: they stay in the books."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A grant for one reader."""
+
+    end: Mapping[int, int]
+    late: Mapping[int, int]
+    plan: Plan
+    tick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Who joins: `query` is what shares micro-batches, `name` what the user calls it, `slot` which of its
+    readers this is (empty for the only one), `token` which call of `read_stream` made it."""
+
+    query: str
+    name: str
+    cls: str
+    slot: str = ""
+    token: str = ""

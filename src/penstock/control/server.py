@@ -20,7 +20,8 @@ from typing import Any
 
 from penstock.config import FlowConfig
 from penstock.control.client import PREFIX, VERSION
-from penstock.control.governor import Governor, Joining
+from penstock.control.governor import Governor
+from penstock.control.members import Joining
 from penstock.control.replay import describe_manager
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory

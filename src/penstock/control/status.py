@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.control.backlog import look
-from penstock.control.governor import GovernedClass, Governor
+from penstock.control.classes import GovernedClass
+from penstock.control.governor import Governor
 from penstock.control.members import Query
 from penstock.grants.offset import Books, Offset
 from penstock.log.protocol import StreamLog

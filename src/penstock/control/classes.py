@@ -1,0 +1,52 @@
+"""A governed class: its settings, its manager's cycle and the plant that the manager sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.config import ClassConfig
+from penstock.control.cycle import Cycle, Recorder, SafetyLimits
+from penstock.control.observe import ClassPlant
+from penstock.errors import InvalidInputError
+from penstock.grants.plan import Sampling
+from penstock.log.protocol import StreamLog
+
+
+class RunRecorder(Recorder, Protocol):
+    """Keeps what happened, for example a run directory."""
+
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
+
+
+@dataclass(slots=True)
+class GovernedClass:
+    """One class while it runs."""
+
+    name: str
+    config: ClassConfig
+    plant: ClassPlant
+    cycle: Cycle
+    gives_grants: bool
+    period_s: float
+    """How often a manager decides that does not give grants."""
+
+
+def govern(
+    name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool
+) -> GovernedClass:
+    """A class with a fresh manager, on a plant that may have run before."""
+    manager = config.build_manager()
+    limits = SafetyLimits(config.min_keep_fraction)
+    cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
+    period_s = manager.config.period_s(config.target_s)
+    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s)
+
+
+def check_key(sampling: Sampling, log: StreamLog) -> None:
+    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
+    if sampling == "key" and log.key_column is None:
+        raise InvalidInputError(
+            "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
+        )

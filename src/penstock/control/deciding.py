@@ -1,0 +1,98 @@
+"""Decisions of the classes' managers: what they see, when they are asked, what a grant becomes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from penstock.control.backlog import Waiting, profile
+from penstock.control.classes import GovernedClass
+from penstock.control.members import Query
+from penstock.control.turns import Turn
+from penstock.model import BatchTiming, Grant, WaitingRows
+
+
+class Decider:
+    """Asks a class's manager, through its cycle.
+
+    Args:
+        classes: By name.
+        queries: By key.
+        look: Refreshes what waits for a query.
+        turn: How long a query's grant may be.
+        clock: Seconds since the epoch.
+        timer: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        classes: Mapping[str, GovernedClass],
+        queries: Mapping[str, Query],
+        look: Callable[[Query], Waiting],
+        turn: Callable[[Query], Turn],
+        clock: Callable[[], float],
+        timer: Callable[[], float],
+    ) -> None:
+        self._classes, self._queries, self._look, self._turn = classes, queries, look, turn
+        self._clock, self._timer = clock, timer
+
+    def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Grant:
+        """What the class's manager lets in of what waits for this query."""
+        governed = self._classes[query.cls]
+        if governed.gives_grants:
+            self.step(governed, query, profile(waiting), timing(query, turn))
+            decision = governed.plant.decision
+            grant = decision.grant if decision is not None else None
+            # while its cost is learned a query takes what the row limit allows; and when the check refused
+            # the decision, nothing is shed on a doubtful word
+            if grant is None or not query.cost.ready:
+                grant = Grant(self._clock(), -math.inf, 1.0)
+        else:
+            grant = Grant(self._clock(), -math.inf, governed.plant.keep_fraction)
+        if not shedding or query.draining:
+            grant = replace(grant, cut_s=self._clock(), shed_before_s=-math.inf, keep_fraction=1.0)
+        return grant
+
+    def step(
+        self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None
+    ) -> None:
+        """One turn of a class's cycle; `query` is the one to be granted, if there is one."""
+        queries = sorted((q for q in self._queries.values() if q.cls == governed.name), key=lambda q: q.key)
+        waiting_rows = sum(self._look(q).rows for q in queries if q.readers and q is not query)
+        if query is not None and query.waiting is not None:
+            waiting_rows += query.waiting.rows
+        governed.plant.prepare(
+            self._clock(),
+            self._timer(),
+            [q.key for q in queries],
+            waiting,
+            waiting_rows,
+            self._row_cost_s(queries),
+            sum(self._rest_s(q) for q in queries),
+            batch,
+        )
+        governed.cycle.step()
+
+    def _row_cost_s(self, queries: Iterable[Query]) -> float | None:
+        """Batch time that a row costs in a full batch, the fixed cost shared out."""
+        costs = []
+        for q in queries:
+            if q.cost.ready:
+                length_s = max(self._turn(q).length_s, q.cost.fixed_s * 1.5)
+                costs.append(length_s / max(1.0, q.cost.rows_in(length_s)))
+        return sum(costs) / len(costs) if costs else None
+
+    def _rest_s(self, query: Query) -> float:
+        if query.lease is None or not query.cost.ready:
+            return 0.0
+        expected_s = query.cost.batch_s(query.lease.admitted)
+        return max(0.0, expected_s - (self._timer() - query.lease.began_s))
+
+
+def timing(query: Query, turn: Turn) -> BatchTiming | None:
+    """What a batch of a query costs, once that is known."""
+    if not query.cost.ready or query.cost.row_s <= 0:
+        return None
+    length_s = max(turn.length_s, query.cost.fixed_s * 1.5)
+    return BatchTiming(query.cost.fixed_s, query.cost.row_s, length_s, turn.cycle_s)

@@ -1,0 +1,51 @@
+"""The demo, shortened: the real Spark, the real control plane, the real command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SHORT = """
+import sys
+from penstock.spark import demo
+demo.GOVERNED_S, demo.PLAIN_S, demo.WARM_UP_S = 12.0, 4.0, 4.0
+from penstock.cli import main
+sys.exit(main(["demo", "--runs", sys.argv[1], "--json", sys.argv[2]]))
+"""
+
+
+def test_the_demo_runs_both_ways_and_leaves_its_run_behind(tmp_path: Path) -> None:
+    out = tmp_path / "demo.json"
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, str(tmp_path / "runs"), str(out)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr == ""
+    folder = tmp_path / "runs" / "demo-001"
+    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads(out.read_text())
+    assert result == json.loads((folder / "report.json").read_text())
+    assert set(result["classes"]) == {"gold", "silver", "bronze"}
+    for cls in result["classes"].values():
+        assert cls["offered"] == cls["admitted"] + cls["shed"] + cls["waiting"]
+        assert cls["admitted"] > 0
+    replayed = subprocess.run(
+        [sys.executable, "-m", "penstock", "replay", str(folder / "run"), "--json", "-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert replayed.returncode == 0, replayed.stderr
+    figures = json.loads(replayed.stdout)
+    assert figures["decisions"] == figures["identical"] > 10
