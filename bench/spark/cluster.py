@@ -78,7 +78,7 @@ def _make_streams(root: Path) -> None:
     with EmbeddedLog.create(root / "filled", rows.schema, LogConfig(partitions=3)) as log:
         for i in range(30):
             log.append(rows.slice(i * ROWS // 30, ROWS // 30), i % 3)
-        last = pa.array([stamps[-1] + 3_600_000_000], pa.timestamp("us", tz="UTC"))
+        last = pa.array([int(stamps[-1]) + 3_600_000_000], pa.timestamp("us", tz="UTC"))
         log.append(rows.slice(0, 1).set_column(0, rows.schema.field("ts"), last))
     create_paced(root / "fast", pool_rows(2), schedule_constant(FAST_PER_S, 120.0, 4096), event_time="ts")
 

@@ -93,6 +93,7 @@ def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path,
     recorded = read_run(tmp_path / "run")
     assert not recorded.truncated
     assert {observation.cls for observation in recorded.observations} == {"gold", "bulk"}
+    assert main(["replay", str(tmp_path / "run")]) == 0  # the same decisions
 
 
 @pytest.mark.slow

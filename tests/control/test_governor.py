@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.governor import FIRST_ROWS, Answer, Joining
+from penstock.control.governor import FIRST_ROWS
+from penstock.control.members import Answer, Joining
 from penstock.control.status import status
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Books, Offset
@@ -259,6 +260,7 @@ def test_a_reader_that_joins_during_a_batch_waits_for_the_next(desk: Desk) -> No
     left.append(rows(50))
     right.append(rows(50))
     desk.join("l", left, query="join", slot="0")
+    assert desk.ask("l") is None, "Spark asks the others before it asks again"
     assert desk.ask("l") is not None
     desk.join("r", right, query="join", slot="1")
     assert desk.ask("r") is None
@@ -272,6 +274,7 @@ def test_a_leader_that_leaves_is_followed_by_whoever_asks_first(desk: Desk) -> N
     desk.join("r", right, query="join", slot="1")
     desk.ask("l")
     desk.governor.leave(desk.connections["l"])
+    assert desk.ask("r") is None, "nor the other, now that it is alone, at its first question"
     assert desk.ask("r") is not None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.control.governor import Joining
+from penstock.control.members import Joining
 from penstock.control.retention import EVERY_S, Trimmer
 from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog

@@ -40,7 +40,7 @@ def until(done: Callable[[], Found], what: str = "it", query: StreamingQuery | N
         try:
             found = done()
         except ControlSilentError:  # a control plane that was killed comes back
-            found = None  # type: ignore[assignment]
+            found = None
         if found:
             return found
         assert query is None or query.exception() is None, query.exception()

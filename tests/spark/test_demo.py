@@ -40,7 +40,7 @@ def test_the_demo_runs_both_ways_and_leaves_its_run_behind(tmp_path: Path) -> No
         assert cls["offered"] == cls["admitted"] + cls["shed"] + cls["waiting"]
         assert cls["admitted"] > 0
     replayed = subprocess.run(
-        [sys.executable, "-m", "penstock", "replay", str(folder / "run"), "--json", "-"],
+        [str(Path(sys.executable).with_name("penstock")), "replay", str(folder / "run"), "--json", "-"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -70,8 +70,10 @@ class Governor:
         self.queries: dict[str, Query] = {}
         self.readers: dict[str, Reader] = {}
         self.forbidden: dict[str, tuple[str, str, str]] = {}
-        """By token, the error that a reader's next question gets: rule, got, hint."""
+        """By token or reader, the error that its next question gets: rule, got, hint."""
         self.shedding = True
+        self._replays: dict[str, float] = {}
+        """By query that waits to run a batch again, when it last asked for a slot."""
         self._decider = Decider(self.classes, self.queries, self._look, self.turn, self.clock, timer)
         self.started_s = self._last_s = timer()
         self._grants = 0
@@ -146,21 +148,37 @@ class Governor:
             else:  # proposed, but Spark never ran it: the books ignore it
                 self._release(query)
         reader.offset = reader.counted = start
+        reader.questions += 1
         query.asked_s = self.timer()
         if query.leader is None:
             query.leader = reader_id
+
+    def finish(self, reader_id: str, start: Offset) -> None:
+        """A reader under AvailableNow is at its end: another of its query's readers opens the next grants."""
+        self.ask(reader_id, start)
+        reader = self.readers[reader_id]
+        query, reader.finished = self.queries[reader.query], True
+        if query.leader == reader_id:
+            query.leader = None
+
+    def take_all(self, reader_id: str) -> None:
+        """A reader's query runs under AvailableNow, which asks for everything there is: nothing is shed."""
+        self.queries[self.readers[reader_id].query].draining = True
 
     def answer(self, reader_id: str) -> Answer | None:
         """The grant for a reader that has asked; `None` when it is not its turn or not worth a batch yet."""
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
-        if reader.token in self.forbidden:
-            raise InvalidInputError(*self.forbidden[reader.token])
+        for name in (reader.token, reader.id):
+            if name in self.forbidden:  # once: it ends the query, and the next one may be as it should
+                raise InvalidInputError(*self.forbidden.pop(name))
         query.asked_s = self.timer()
         if query.lease is not None:
             return self._same_cut(query, query.lease, reader)
         if reader_id != query.leader or query.refused:
             return None
+        if reader.slot and reader.questions == 1 and len(query.readers) == 1:
+            return None  # Spark asks the query's other readers before it asks again: then they have joined
         self._look(query)
         if not self._worth_it(query) or not self._is_next(query):
             return None
@@ -179,8 +197,10 @@ class Governor:
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
         if query.lease is None:
-            if self._running() >= self.config.slots:
+            if self._running(besides=reader.token) >= self.config.slots:
+                self._replays[query.key] = self.timer()
                 return False
+            self._replays.pop(query.key, None)
             query.lease = Lease(self.timer(), math.inf, {}, {}, replay=True)
             query.lease.answered.update(query.readers)
         lease = query.lease
@@ -192,6 +212,7 @@ class Governor:
             plant.admitted_rows += admitted
             plant.shed_rows += max(0, _rows(offset) - admitted)
         reader.offset = reader.counted = offset
+        query.data_since_tick &= not offset.tick
         return True
 
     def _complete(self, query: Query, lease: Lease) -> None:
@@ -214,16 +235,28 @@ class Governor:
 
     # -- whose turn, and is it worth it ---------------------------------------------------------
 
-    def _running(self) -> int:
-        return sum(query.lease is not None for query in self.queries.values())
+    def _running(self, besides: str | None = None) -> int:
+        """Grants that are held, those left out whose readers come from one call of `read_stream`: a self-join
+        of its DataFrame plans both sides for one batch, and the second must not wait for the first."""
+        held = [query for query in self.queries.values() if query.lease is not None]
+        return sum(any(not r.token or r.token != besides for r in query.readers.values()) for query in held)
+
+    def unfinished(self) -> list[str]:
+        """Connected queries that hold a grant, or have rows or windows left to work off."""
+        return [
+            q.key
+            for q in self.queries.values()
+            if q.readers and (q.lease is not None or q.data_since_tick or self._look(q).rows)
+        ]
 
     def _look(self, query: Query) -> Waiting:
-        readers = {reader.id: (reader.log, reader.positions) for reader in query.readers.values()}
+        open_readers = [reader for reader in query.readers.values() if not reader.finished]
+        readers = {reader.id: (reader.log, reader.positions) for reader in open_readers}
         query.waiting, query.looked_s = look(readers), self.timer()
         newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
         self._newest_s = max(self._newest_s, newest_s)
         plant = self.classes[query.cls].plant
-        for reader in query.readers.values():
+        for reader in open_readers:
             for p, end in query.waiting.ends[reader.id].items():
                 plant.offered_rows += max(0, end - reader.seen_end.get(p, 0))
                 reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
@@ -254,9 +287,12 @@ class Governor:
         return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
 
     def _is_next(self, query: Query) -> bool:
+        now = self.timer()
         if self._running() >= self.config.slots:
             return False
-        now = self.timer()
+        # who asks when its batch ends would take the slot again before one that waits for it hears of it
+        if any(now - at_s <= STALE_S for at_s in self._replays.values()):
+            return False
         wanting = [
             q
             for q in self.queries.values()

@@ -143,6 +143,10 @@ class ControlServer:
                 return {"ok": True}
             case "ask":
                 return await self._ask(message)
+            case "finish":
+                self.governor.finish(message["reader"], Offset.from_json(message["start"]))
+                self._notify()
+                return {"ok": True}
             case "planned":
                 return await self._planned(message)
             case "status":
@@ -154,8 +158,12 @@ class ControlServer:
                 self.governor.shedding = bool(message["on"])
                 return {"ok": True}
             case "forbid":
-                self.governor.forbidden[message["token"]] = (message["rule"], message["got"], message["hint"])
+                who = message.get("reader") or message["token"]
+                self.governor.forbidden[who] = (message["rule"], message["got"], message["hint"])
                 return {"ok": True}
+            case "left":
+                joined = sorted({reader.token for reader in self.governor.readers.values()})
+                return {"unfinished": self.governor.unfinished(), "joined": joined}
             case "refuse" | "drain" | "mark" as op:
                 return self._command(op, message)
             case "stop":
@@ -181,6 +189,8 @@ class ControlServer:
     async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reader_id = message["reader"]
         self.governor.ask(reader_id, Offset.from_json(message["start"]))
+        if message.get("all"):
+            self.governor.take_all(reader_id)
         self._notify()  # a slot may be free now
         deadline = time.monotonic() + HOLD_S
         is_leader = self.governor.is_leader(reader_id)
@@ -194,7 +204,8 @@ class ControlServer:
                     "tick": answer.tick,
                 }
             if not is_leader or time.monotonic() >= deadline:
-                return {"wait": True}
+                # under AvailableNow a reader waits for its turn only if its question can open a grant
+                return {"wait": True, "leads": is_leader} if message.get("all") else {"wait": True}
             await self._pause()
 
     async def _planned(self, message: Mapping[str, Any]) -> dict[str, Any]:

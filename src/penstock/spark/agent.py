@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
@@ -28,8 +29,8 @@ START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 
 
-def tokens_of(query: StreamingQuery) -> list[str]:
-    """Tokens of a query's governed sources, from the options in its analysed plan."""
+def sources_of(query: StreamingQuery) -> list[SourceOptions]:
+    """A query's governed sources, from the options in its analysed plan."""
     leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
     found = []
     for i in range(leaves.size()):
@@ -37,8 +38,20 @@ def tokens_of(query: StreamingQuery) -> list[str]:
         if leaf.getClass().getSimpleName() == "StreamingRelationV2":
             text = leaf.extraOptions().get(FORMAT_NAME)
             if text is not None:
-                found.append(SourceOptions.from_option(text).token)
+                found.append(SourceOptions.from_option(text))
     return found
+
+
+def tokens_of(query: StreamingQuery) -> set[str]:
+    """Tokens of a query's governed sources."""
+    return {source.token for source in sources_of(query)}
+
+
+def _readers_of(query: StreamingQuery) -> list[str]:
+    """Readers of a query, from the offsets of its last batch; none before its first."""
+    offsets = query._jsq.streamingQuery().availableOffsets().values().toSeq()
+    found = [json.loads(offsets.apply(i).json()) for i in range(offsets.size())]
+    return [offset["reader"] for offset in found if isinstance(offset, dict) and FORMAT_NAME in offset]
 
 
 class Agent:
@@ -60,29 +73,47 @@ class Agent:
             try:
                 if self._flow.control is not None and self._flow.control.revive():
                     self._known.clear()
-                self._check_triggers()
+                    self._flow.say_again()
+                self._check_queries()
             except Exception as error:  # Spark may be stopping under us; the next look tells
                 _log.debug("the agent's look failed: %r", error)
 
-    def _check_triggers(self) -> None:
-        """Refuses interval triggers: they would make a query miss its turns."""
-        for query in self._flow.spark.streams.active:
+    def _check_queries(self) -> None:
+        """Refuses what cannot be governed."""
+        active = list(self._flow.spark.streams.active)
+        for query in active:
             if query.runId in self._known:
                 continue
-            trigger = str(query._jsq.streamingQuery().trigger().toString())
-            self._known.add(query.runId)
-            if not trigger.startswith("ProcessingTimeTrigger(") or trigger == "ProcessingTimeTrigger(0)":
-                continue
-            for token in self._flow.tokens & set(tokens_of(query)):
-                self._flow.request(
-                    {
-                        "op": "forbid",
-                        "token": token,
-                        "rule": "a governed query has the default trigger",
-                        "got": trigger,
-                        "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
-                    }
-                )
+            refusal = _refusal(query)
+            if refusal is None or self._forbid(query, active, refusal):
+                self._known.add(query.runId)
+
+    def _forbid(self, query: StreamingQuery, active: list[StreamingQuery], refusal: dict[str, str]) -> bool:
+        """Lets the query's next question fail; returns whether its readers are known by which to do so."""
+        tokens = self._flow.tokens & tokens_of(query)
+        shared = [other for other in active if other.runId != query.runId and tokens & tokens_of(other)]
+        kind, names = ("reader", _readers_of(query)) if shared else ("token", sorted(tokens))
+        for name in names[:1]:  # one source that fails ends the query
+            self._flow.request({"op": "forbid", kind: name, **refusal})
+        return bool(names) or not tokens
+
+
+def _refusal(query: StreamingQuery) -> dict[str, str] | None:
+    trigger = str(query._jsq.streamingQuery().trigger().toString())
+    if trigger.startswith("ProcessingTimeTrigger(") and trigger != "ProcessingTimeTrigger(0)":
+        return {  # it would miss its turns
+            "rule": "a governed query has the default trigger",
+            "got": trigger,
+            "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
+        }
+    sources = {source.token: source for source in sources_of(query)}.values()
+    if len({source.query if source.slot else source.token for source in sources}) > 1:
+        return {  # each would wait for the other's turn inside one micro-batch
+            "rule": "a query with several governed streams takes its readers from one flow.query",
+            "got": " and ".join(sorted(Path(source.stream).name for source in sources)),
+            "hint": "readers = flow.query(name, cls=...); readers.read_stream(...) for each",
+        }
+    return None
 
 
 class ControlProcess:

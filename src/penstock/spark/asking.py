@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,19 +53,27 @@ class Asking:
         """When the first question was put that has no answer; not the last answer: a batch may take long."""
         self._alone = False
         self._rows = FIRST_ROWS
+        self.leads = True
+        """Whether its questions open its query's grants; another reader of the query does so otherwise."""
 
-    def ask(self, start: Offset, ends: Mapping[int, int]) -> Given | None:
+    def ask(self, start: Offset, ends: Mapping[int, int], take_all: bool = False) -> Given | None:
         """The next grant after `start`; `None` when there is none yet."""
-        message = {"op": "ask", "reader": start.reader, "start": start.to_json()}
+        message = {"op": "ask", "reader": start.reader, "start": start.to_json(), "all": take_all}
         try:
             answer = self._request(start, message)
         except ControlSilentError as silent:
             return self._answer_alone(start, ends, silent)
+        self.leads = answer.get("leads", True)
         if answer.get("wait"):
             return None
         end = {int(p): position for p, position in answer["end"].items()}
         late = {int(p): position for p, position in answer["late"].items()}
         return Given(end, late, Plan.from_json(answer["plan"]))
+
+    def finish(self, start: Offset) -> None:
+        """Says that it wants no further grant, if somebody listens."""
+        with suppress(ControlSilentError):
+            self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()})
 
     def planned(self, offset: Offset, admitted: int) -> None:
         """Says that Spark plans a batch; waits for a slot if it has none (a batch run again)."""

@@ -52,6 +52,8 @@ class Flow:
         self._client = ControlClient(self.address)
         self._lock, self._stopping = threading.Lock(), threading.Lock()
         self._stopped = False
+        self._said: dict[str, dict[str, Any]] = {}
+        """What was changed since the start: a control plane that replaces a dead one is told again."""
         self._agent = Agent(self)
 
     # -- reading --------------------------------------------------------------------------------
@@ -153,10 +155,18 @@ class Flow:
         """Changes settings of a class while it runs, by their names in the configuration."""
         self._check_class(cls)
         self.request({"op": "change", "cls": cls, "changes": changes})
+        before = self._said.get(cls, {"changes": {}})["changes"]
+        self._said[cls] = {"op": "change", "cls": cls, "changes": {**before, **changes}}
 
     def set_shedding(self, on: bool) -> None:
         """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
         self.request({"op": "shedding", "on": on})
+        self._said["shedding"] = {"op": "shedding", "on": on}
+
+    def say_again(self) -> None:
+        """Tells a new control plane what was changed since the start."""
+        for message in list(self._said.values()):
+            self.request(message)
 
     def mark(self) -> None:
         """Begins a new stretch for the `_since_mark` figures of `status`."""
@@ -168,15 +178,16 @@ class Flow:
         Returns:
             Whether nothing waited any more within the timeout; producers should have stopped.
         """
-        self.request({"op": "drain"})
         deadline = time.monotonic() + timeout_s
         try:
-            while time.monotonic() < deadline:
-                queries = [q for c in self.status()["classes"].values() for q in c["queries"].values()]
-                if not any(q["waiting"] or q["running"] or q["tick_due"] for q in queries):
+            while True:
+                self.request({"op": "drain"})
+                left = self.request({"op": "left"})
+                if not left["unfinished"] and self._active_tokens() <= set(left["joined"]):
                     return True
+                if time.monotonic() >= deadline:
+                    return False
                 time.sleep(0.1)
-            return False
         finally:
             self.request({"op": "drain", "on": False})
 
@@ -207,7 +218,11 @@ class Flow:
 
     def active_queries(self) -> list[StreamingQuery]:
         """The streaming queries of this session that read through this flow."""
-        return [query for query in self.spark.streams.active if self.tokens & set(tokens_of(query))]
+        return [query for query in self.spark.streams.active if self.tokens & tokens_of(query)]
+
+    def _active_tokens(self) -> set[str]:
+        """Of queries that run, whether or not their sources have asked yet."""
+        return self.tokens & {token for query in self.spark.streams.active for token in tokens_of(query)}
 
     def __enter__(self) -> Flow:
         return self

@@ -21,10 +21,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.errors import PenstockError
 from penstock.grants.journal import JournalWriter
-from penstock.grants.offset import Books, Offset
+from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
+from penstock.grants.selection import Piece, Range, evened, grant_books, read_range, select, share_out
 from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
@@ -162,7 +163,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     ready: list[pa.RecordBatch] = []
     rows = 0
     for stretch in task.ranges:
-        for piece in read_range(log, task.plan, stretch):
+        for piece in _pieces(log, task.plan, stretch):
             ready.append(with_metadata(piece, task.metadata, task.weight, task.sic))
             rows += ready[-1].num_rows
             if rows >= BATCH_ROWS:
@@ -170,6 +171,18 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
                 ready, rows = [], 0
     if ready:
         yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+
+
+def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
+    """The rows of a range; an error says where it is in the log."""
+    at = stretch.first
+    try:
+        for piece in read_range(log, plan, stretch):
+            yield piece
+            at = int(piece.positions[-1]) + 1
+    except PenstockError as error:
+        where = f"stream {log.name}, partition {stretch.partition}, from position {at}"
+        raise PenstockError(f"{where}: {error}") from error
 
 
 def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -190,6 +203,8 @@ class _Planner:
         self._until: dict[int, int] | None = None
         self._progress_s = 0.0
         self._shown: Offset | None = None
+        self._attempt: tuple[int, int] | None = None
+        """The grant that Spark planned last, and for which time."""
 
     def initial(self) -> Offset:
         at_end = self.options.starting == "latest"
@@ -220,12 +235,20 @@ class _Planner:
     def _next_available_now(self, start: Offset) -> Offset | None:
         """Waits for its turn: "nothing new" would end the query before it is at the log's first end."""
         assert self._until is not None
+        asking = self._asking
         while any(position > start.end.get(p, 0) for p, position in self._until.items()):
-            given = self._take_all(start) if self._asking is None else self._asking.ask(start, self._until)
+            given = self._take_all(start) if asking is None else asking.ask(start, self._until, take_all=True)
             if given is not None:
-                given = replace(given, end={p: min(end, self._until[p]) for p, end in given.end.items()})
-                return self._propose(start, given)
-        return None
+                return self._propose(start, replace(given, end=_at_most(given.end, start.end, self._until)))
+            if asking is not None and not asking.leads:
+                return None  # the reader that leads has a batch without it, or waits for one
+        if asking is None:
+            return None
+        asking.finish(start)
+        if start.grant == 0 or start.tick:
+            return None
+        # as Spark's own empty batch at the end, which is off while governed: it closes the last windows
+        return self._propose(start, Given(start.end, {}, KEEP_ALL))
 
     def _take_all(self, start: Offset) -> Given | None:
         """What an ungoverned source takes: everything, or its row limit."""
@@ -257,7 +280,10 @@ class _Planner:
         selections = select(self.log, offset)
         admitted = sum(int(s.kept.sum()) for s in selections)
         journal = self._journal_of(offset)
-        attempt = journal.planned(offset)
+        if self._attempt is None or self._attempt[0] != offset.grant:
+            # Spark plans a batch once for each branch that reads it: only another process is another attempt
+            self._attempt = offset.grant, journal.planned(offset)
+        attempt = self._attempt[1]
         if self._asking is not None:
             self._asking.planned(offset, admitted)
         if 0 < self.options.poison_after < attempt:
@@ -295,6 +321,11 @@ class _Planner:
             self._asking.close()
         if self._journal is not None:
             self._journal.close()
+
+
+def _at_most(ends: Positions, start: Positions, until: Positions) -> dict[int, int]:
+    """Ends that are not beyond `until`, nor before the start."""
+    return {p: max(start.get(p, 0), min(end, until.get(p, end))) for p, end in ends.items()}
 
 
 def limited(start: Any, ends: Any, rows: int | None) -> dict[int, int]:

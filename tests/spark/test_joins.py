@@ -1,0 +1,165 @@
+"""Queries with several governed streams: one cut a micro-batch, right results, no deadlock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from tests.spark.helpers import (
+    check_books,
+    create,
+    end_of,
+    every_row,
+    fill,
+    ids,
+    offsets,
+    query_status,
+    readings,
+    to_memory,
+    until,
+)
+
+import penstock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.log.embedded import EmbeddedLog
+
+pytestmark = pytest.mark.spark
+
+GOLD = {"gold": {"target": "60s"}}
+
+
+def joined(orders: DataFrame, payments: DataFrame) -> DataFrame:
+    """A payment follows its order within a minute."""
+    if orders.isStreaming:
+        orders, payments = orders.withWatermark("ts", "2 seconds"), payments.withWatermark("ts", "2 seconds")
+    left = orders.select("id", F.col("ts").alias("ordered"))
+    right = payments.select(F.col("id").alias("paid_id"), "k", F.col("ts").alias("paid"))
+    in_time = (F.col("paid") >= F.col("ordered")) & (
+        F.col("paid") <= F.col("ordered") + F.expr("INTERVAL 1 MINUTE")
+    )
+    return left.join(right, (F.col("id") == F.col("paid_id")) & in_time)
+
+
+def test_a_join_equals_that_of_a_batch_and_each_micro_batch_has_one_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    orders, payments = create(tmp_path / "orders"), create(tmp_path / "payments", partitions=2)
+    rng = np.random.default_rng(5)
+    began_us = int(time.time() * 1e6)
+    arrivals: dict[tuple[int, int], list[int]] = {(0, 0): [], (1, 0): [], (1, 1): []}
+    for i, part in enumerate(np.array_split(np.arange(8000), 80)):
+        for (source, p), log in zip(arrivals, (orders, payments, payments), strict=True):
+            mine = part if source == 0 else part[part % 4 == p]
+            if rng.random() < 0.3:  # not every stream has rows at every moment
+                continue
+            at_us = began_us + i * 1000 + source * 300 + p * 100
+            log.append(readings(mine), p, arrival_us=np.full(mine.size, at_us))
+            arrivals[source, p] += [at_us] * mine.size
+    with penstock.attach(spark, {"log": tmp_path, "classes": GOLD}) as flow:
+        readers = flow.query("fraud", cls="gold")
+        frames = readers.read_stream("orders"), readers.read_stream("payments")
+        query = to_memory(joined(*frames), "fraud")
+        assert flow.drain()
+        reports = [dict(report) for report in query.recentProgress]
+        check_books(flow, {"orders": orders.end(), "payments": payments.end(0) + payments.end(1)})
+        status = query_status(flow, "fraud")
+    assert status is not None
+    assert len(status["readers"]) == 2
+    tables = [spark.createDataFrame(_table(logs)) for logs in ([(orders, 0)], [(payments, 0), (payments, 1)])]
+    assert every_row(spark.table("fraud")) == every_row(joined(*tables))
+    cuts = 0
+    for report in reports:
+        ends = {(s, p): 0 if (end := end_of(report, s)) is None else end.end[p] for s, p in arrivals}
+        taken = [arrivals[at][end - 1] for at, end in ends.items() if end]
+        left = [arrivals[at][end] for at, end in ends.items() if end < len(arrivals[at])]
+        if left:
+            assert max(taken) <= min(left), "a row is older than one that was taken before it"
+            cuts += 1
+    assert cuts >= 3
+
+
+def _table(parts: list[tuple[EmbeddedLog, int]]) -> object:
+    import pyarrow as pa
+
+    batches = [log.read(s) for log, p in parts for s in log.headers(p, 0, log.end(p))]
+    return pa.Table.from_batches(batches).drop_columns(["_arrival"]).to_pandas()
+
+
+def test_a_quiet_stream_does_not_hold_up_its_query(spark: SparkSession, tmp_path: Path) -> None:
+    orders, payments = create(tmp_path / "orders"), create(tmp_path / "payments")
+    fill(orders, range(2500))
+    with penstock.attach(spark, {"log": tmp_path, "classes": GOLD}) as flow:
+        for first, second in (("orders", "payments"), ("payments", "orders")):  # whoever asks first
+            readers = flow.query(f"{first}_first", cls="gold")
+            left, right = readers.read_stream(first), readers.read_stream(second)
+            to_memory(left.select("id").join(right.select("id"), "id"), f"{first}_first")
+        assert flow.drain()
+        for first in ("orders", "payments"):
+            status = query_status(flow, f"{first}_first")
+            assert status is not None
+            assert (status["admitted"], status["waiting"]) == (2500, 0)
+        fill(payments, range(0, 2500, 5))
+        assert flow.drain()
+        check_books(flow, {"orders": 2500, "payments": 500})
+    for first in ("orders", "payments"):
+        assert ids(spark.table(f"{first}_first")) == list(range(0, 2500, 5))
+
+
+def test_a_second_query_from_the_same_readers_is_refused_and_the_first_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "orders")
+    fill(log, range(500))
+    with penstock.attach(spark, {"log": tmp_path, "classes": GOLD}) as flow:
+        readers = flow.query("fraud", cls="gold")
+        stream = readers.read_stream("orders")
+        first = to_memory(stream, "first_of_fraud")
+        until(lambda: offsets(first), "its first batch", first)
+        second = to_memory(stream, "second_of_fraud")
+        error = until(second.exception, "the refusal")
+        assert "the readers of flow.query('fraud') are used in one streaming query" in str(error)
+        assert "hint: call flow.query with another name for it" in str(error)
+        fill(log, range(500, 600))
+        assert flow.drain()
+        assert first.isActive
+        check_books(flow, {"orders": 600})
+    assert ids(spark.table("first_of_fraud")) == list(range(600))
+
+
+def test_streams_that_are_joined_without_flow_query_are_refused_with_the_hint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in ("orders", "payments"):
+        fill(create(tmp_path / name), range(500))
+    with penstock.attach(spark, {"log": tmp_path, "classes": GOLD}) as flow:
+        left, right = (flow.read_stream(name, cls="gold") for name in ("orders", "payments"))
+        query = to_memory(left.select("id").join(right.select("id"), "id"), "no_flow_query")
+        error = str(until(query.exception, "the refusal"))
+        assert "takes its readers from one flow.query; got orders and payments; hint:" in error
+        alone = to_memory(right.select("id"), "alone")  # its DataFrame may be used in another query
+        assert flow.drain()
+        assert alone.isActive
+    assert ids(spark.table("alone")) == list(range(500))
+
+
+def test_a_stream_can_be_joined_and_united_with_itself(spark: SparkSession, tmp_path: Path) -> None:
+    fill(create(tmp_path / "orders"), range(1500))
+    classes = {"gold": {"target": "60s", "poison_after": 1}}
+    with penstock.attach(spark, {"log": tmp_path, "classes": classes}) as flow:
+        stream = flow.read_stream("orders", cls="gold").select("id", "k")
+        thrice = stream.union(stream.where("id % 2 = 0")).union(stream.where("id % 3 = 0"))
+        to_memory(thrice, "thrice")
+        other = flow.read_stream("orders", cls="gold", query="twice").select("id", "k")
+        to_memory(other.alias("a").join(other.alias("b").where("k = 1"), "id").select("id"), "twice")
+        assert flow.drain()
+        status = flow.status()["classes"]["gold"]
+        assert status["shed"] == 0, "planning a batch for each branch is no failure of it"
+    assert len(ids(spark.table("thrice"))) == 1500 + 750 + 500
+    assert ids(spark.table("twice")) == [i for i in range(1500) if i % 7 == 1]

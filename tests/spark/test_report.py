@@ -1,0 +1,88 @@
+"""The closing report: what is kept of a status, and how it is shown."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from penstock.spark.report import class_report, closing_table, live_table, query_report, status_line
+
+DELAY = {"count": 9, "mean_s": 1.0, "p50_s": 0.9, "p95_s": 1.8, "p99_s": 2.5, "max_s": 3.0}
+NOTHING = {"count": 0, "mean_s": None, "p50_s": None, "p95_s": None, "p99_s": None, "max_s": None}
+
+
+def a_query(name: str, offered: int) -> dict[str, Any]:
+    rows = {"offered": offered, "admitted": offered - 3, "shed": 2, "waiting": 1}
+    return {"name": name, **rows, "batches": 2, "fixed_s": 0.2, "row_s": None}
+
+
+def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "target_s": 2.0,
+        "priority": 6.0,
+        "manager": "deadline",
+        "dry_run": False,
+        "offered": 1_234_567,
+        "admitted": 1_234_000,
+        "shed": 500,
+        "waiting": 67,
+        "oldest_waiting_s": 0.5,
+        "keep_fraction": 0.75,
+        "delay": delay,
+        "delay_since_mark": delay,
+        "share": 0.6,
+        "headroom": 0.9,
+        "reason": "room for [all] rows",
+        "floor_s": None,
+        "queries": queries,
+    }
+
+
+STATUS = {
+    "classes": {
+        "gold": a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20)),
+        "bulk": a_class(NOTHING, c=a_query("copy", 30)),
+    }
+}
+
+
+def shown(table: object, width: int = 120) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_a_class_is_reported_with_its_delay_against_its_target() -> None:
+    report = class_report(STATUS)
+    assert report["gold"]["p95_to_target"] == 0.9
+    assert report["bulk"]["p95_to_target"] is None
+    assert report["gold"]["offered"] == sum(report["gold"][key] for key in ("admitted", "shed", "waiting"))
+
+
+def test_readers_of_a_query_are_added_up_under_its_name() -> None:
+    report = query_report(STATUS)
+    assert report["fraud"]["offered"] == 30
+    assert report["fraud"]["class"] == "gold"
+    assert list(report) == ["fraud", "copy"]
+
+
+def test_the_closing_table_shows_every_figure_uncut_in_120_columns() -> None:
+    text = shown(closing_table(class_report(STATUS), "small, 12 s"))
+    for figure in ("1,234,567", "1,234,000", "500", "67", "0.50", "1.80", "2.50", "0.60", "headroom"):
+        assert figure in text
+    assert "…" not in text
+
+
+def test_the_live_table_says_why() -> None:
+    text = shown(live_table(STATUS, "small, 3 s"))
+    assert "gold: room for [all] rows" in text
+    assert "…" not in text
+
+
+def test_a_line_has_every_class() -> None:
+    line = status_line(STATUS, 5.2)
+    assert line.strip().startswith("5 s  gold: keep 0.75, p95 1.80 of 2 s, waiting 67; bulk:")
+    assert "p95 - of 2 s" in line
