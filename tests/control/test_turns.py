@@ -163,3 +163,13 @@ def test_wrong_weights_and_names_are_refused() -> None:
         Turns({"gold": 1}).set_weight("gold", -1)
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
         Turns({"gold": 1}).set_weight("glod", 1)
+
+
+def test_learning_is_charged_at_the_highest_weight() -> None:
+    turns = Turns({"gold": 6.0, "bronze": 1.0})
+    turns.charge("bronze", 3.0, learning=True)
+    turns.charge("gold", 4.0)
+    assert turns.next_of(["gold", "bronze"]) == "bronze"
+    assert turns.used_s == {"gold": 4.0, "bronze": 3.0}
+    turns.charge("bronze", 0.5)
+    assert turns.next_of(["gold", "bronze"]) == "gold"

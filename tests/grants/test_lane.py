@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,17 @@ READER = "hot-0123456789ab"
 DAY_US = 1_700_000_000_000_000 // 60_000_000 * 60_000_000
 
 
+_open: list[Shedding] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Files left open would be another test's warning."""
+    yield
+    while _open:
+        _open.pop().close()
+
+
 @dataclass
 class Shedding:
     """A stream and a reader whose grants are made by hand, as the source would write them down."""
@@ -52,6 +63,7 @@ class Shedding:
         self.log = EmbeddedLog.create(self.folder / "readings", SCHEMA, config)
         self.offset = Offset.initial(READER, dict.fromkeys(range(self.partitions), 0))
         self.journal = JournalWriter(self.folder / "readings" / "plans", READER)
+        _open.append(self)
 
     def append(self, rows: int, partition: int = 0, at_s: Sequence[float] | None = None) -> None:
         """Rows whose event times are given, or a second apart."""
@@ -145,7 +157,7 @@ def test_kept_and_shed_rows_are_all_rows_each_once(made: list[tuple], segment_ro
             seen += shed
         found = lane(log, journal, journal.logged())
         assert (found.rows, found.gone) == (len(seen), 0)
-        shedding.close()
+        _open.pop().close()
 
 
 def test_a_segment_that_was_kept_whole_is_not_read(shedding: Shedding) -> None:

@@ -81,6 +81,15 @@ def test_an_interval_trigger_is_refused_with_the_hint_and_nothing_is_lost(
     assert ids(spark.table("default_trigger")) == list(range(4500))
 
 
+def test_a_trigger_that_asks_once_is_refused_with_the_hint(spark: SparkSession, tmp_path: Path) -> None:
+    fill(create(tmp_path / "readings"), range(100))
+    with attach(spark, tmp_path) as flow:
+        writer = flow.read_stream("readings", cls="gold").writeStream.format("noop")
+        error = error_of(writer.trigger(once=True).start())
+        assert "got Trigger.Once; hint: use .trigger(availableNow=True)" in error
+        check_books(flow, {"readings": 100})
+
+
 # -- the control plane dies or hangs ---------------------------------------------------------------
 
 

@@ -118,7 +118,15 @@ class Turns:
             if other not in wanted:
                 self._used[other] = max(self._used[other], self._used[name])
 
-    def charge(self, name: str, seconds: float) -> None:
-        """Books time that a class used."""
-        self._used[name] += max(0.0, seconds) / self._weights[name]
+    def charge(self, name: str, seconds: float, learning: bool = False) -> None:
+        """Books time that a class used.
+
+        Args:
+            name: The class.
+            seconds: How long.
+            learning: Whether it went into learning what a batch costs. That counts as at the highest weight,
+                or a class of low weight would take minutes until it is ready.
+        """
+        weight = max(self._weights.values()) if learning else self._weights[name]
+        self._used[name] += max(0.0, seconds) / weight
         self.used_s[name] += max(0.0, seconds)

@@ -18,10 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from penstock.errors import PenstockError
+from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import KEEP_ALL, Plan
@@ -135,7 +140,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._plan().stop_at_present_end()
 
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(sys.maxsize)  # so that what Trigger.Once asks for can be told from it
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        if self.options.address and isinstance(limit, ReadAllAvailable):
+            raise InvalidInputError(  # it asks once: when it is not its turn it would end with nothing done
+                "a governed query has the default trigger", "Trigger.Once", "use .trigger(availableNow=True)"
+            )
         offset = self._plan().next(Offset.from_json(start))
         return start if offset is None else offset.to_json()
 
