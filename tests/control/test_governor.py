@@ -460,6 +460,8 @@ def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     assert floor_s is not None
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
     assert 4 * 0.15 < floor_s < 4 * 0.3
+    with pytest.raises(InvalidInputError, match=rf"at least the measured floor of {floor_s:.2f} s; got 0.1 s"):
+        desk.governor.change_class("gold", {"target": "100ms"})
 
 
 def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> None:
@@ -490,3 +492,19 @@ def test_delays_are_measured_from_arrival_to_the_next_question(desk: Desk) -> No
     desk.ask("a")
     delay = desk.governor.classes["gold"].plant.delays.stats()
     assert (delay.count, delay.mean_s, delay.max_s) == (30, pytest.approx(1.2), pytest.approx(1.4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"), [({"shed_lane": True}, "shed_lane"), ({"poison_after": 3}, "poison_after")]
+)
+def test_what_sources_were_told_at_their_start_is_not_changed_later(
+    desk: Desk, changes: dict[str, object], rule: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"{rule} is set before its queries start"):
+        desk.governor.change_class("gold", changes)
+
+
+def test_shedding_inside_the_network_is_refused_on_spark(desk: Desk) -> None:
+    changes = {"manager": "ctrl", "settings": {"shedding": "network"}}
+    with pytest.raises(InvalidInputError, match="on Spark rows are shed at the entry"):
+        desk.governor.change_class("gold", changes)

@@ -142,7 +142,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _print(console: Console, result: DemoResult) -> None:
-    table = Table(title="second half of the run", title_justify="left")
+    table = Table(title="three classes, p95 of the second half", title_justify="left")
     for column in (
         "class",
         "target",

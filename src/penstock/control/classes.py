@@ -38,6 +38,12 @@ def govern(
 ) -> GovernedClass:
     """A class with a fresh manager, on a plant that may have run before."""
     manager = config.build_manager()
+    if getattr(manager.config, "shedding", "entry") != "entry":
+        raise InvalidInputError(
+            f"class {name}: on Spark rows are shed at the entry",
+            f"shedding: {manager.config.shedding}",
+            "leave it out; shedding inside the network is for simulations",
+        )
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)

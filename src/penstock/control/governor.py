@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.config import FlowConfig
+from penstock.config import ClassConfig, FlowConfig
 from penstock.control.backlog import Waiting, cut, look
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, govern
 from penstock.control.cost import CostModel
@@ -421,6 +421,7 @@ class Governor:
         """Puts new settings of a class in force: target, priority, manager, settings, sampling, limits."""
         before = self.governed(name)
         config = before.config.changed(changes, f"class {name}")
+        self._check_change(name, before.config, config)
         for reader in self.readers.values():
             if self.queries[reader.query].cls == name:
                 check_key(config.sampling, reader.log)
@@ -437,6 +438,22 @@ class Governor:
                 self.recorder.record_change(name, first, describe_manager(config.build_manager()))
         self.classes[name] = governed
         self.turns.set_weight(name, config.priority)
+
+    def _check_change(self, name: str, before: ClassConfig, after: ClassConfig) -> None:
+        floor_s = self.floor_s(name)
+        if floor_s is not None and after.target_s < min(floor_s, before.target_s):
+            raise InvalidInputError(
+                f"class {name}: a target is at least the measured floor of {floor_s:.2f} s",
+                f"{after.target_s:g} s",
+                "a floor is two fixed costs of every query; use fewer queries or a longer target",
+            )
+        for key in ("shed_lane", "poison_after"):
+            if getattr(before, key) != getattr(after, key):
+                raise InvalidInputError(
+                    f"class {name}: {key} is set before its queries start",
+                    getattr(after, key),
+                    "change the configuration and restart them",
+                )
 
     def floor_s(self, name: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
