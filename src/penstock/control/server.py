@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ class ControlServer:
                 self.governor.forbidden[who] = (message["rule"], message["got"], message["hint"])
                 return {"ok": True}
             case "left":
-                joined = sorted({reader.token for reader in self.governor.readers.values()})
+                joined = Counter(reader.token for reader in self.governor.readers.values())
                 return {"unfinished": self.governor.unfinished(), "joined": joined}
             case "refuse" | "drain" | "mark" as op:
                 return self._command(op, message)

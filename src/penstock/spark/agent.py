@@ -60,6 +60,8 @@ class Agent:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._known: set[str] = set()
+        self._told = True
+        """Whether the control plane knows what was changed since the start."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
@@ -73,8 +75,13 @@ class Agent:
             try:
                 if self._flow.control is not None and self._flow.control.revive():
                     self._known.clear()
+                    self._told = False
+                if not self._told:  # tried again when the first message only finds that the old line is dead
                     self._flow.say_again()
+                    self._told = True
                 self._check_queries()
+            except PenstockError as error:
+                _log.warning("the control plane could not be reached: %s", error)
             except Exception as error:  # Spark may be stopping under us; the next look tells
                 _log.debug("the agent's look failed: %r", error)
 
@@ -146,6 +153,8 @@ class ControlProcess:
         if self._process.poll() is None:
             return False
         _log.warning("the control plane ended with %s; starting another", self._process.returncode)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._process = self._spawn()
         return True
 

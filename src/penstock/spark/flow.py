@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -173,7 +174,7 @@ class Flow:
             while True:
                 self.request({"op": "drain"})
                 left = self.request({"op": "left"})
-                if not left["unfinished"] and self._active_tokens() <= set(left["joined"]):
+                if not left["unfinished"] and self._tokens_in_use() <= Counter(left["joined"]):
                     return True
                 if time.monotonic() >= deadline:
                     return False
@@ -210,9 +211,9 @@ class Flow:
         """The streaming queries of this session that read through this flow."""
         return [query for query in self.spark.streams.active if self.tokens & tokens_of(query)]
 
-    def _active_tokens(self) -> set[str]:
-        """Of queries that run, whether or not their sources have asked yet."""
-        return self.tokens & {token for query in self.spark.streams.active for token in tokens_of(query)}
+    def _tokens_in_use(self) -> Counter[str]:
+        """By token, the queries that run with it, whether or not their sources have asked yet."""
+        return Counter(t for q in self.spark.streams.active for t in self.tokens & tokens_of(q))
 
     def __enter__(self) -> Flow:
         return self
