@@ -460,7 +460,7 @@ def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     assert floor_s is not None
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
     assert 4 * 0.15 < floor_s < 4 * 0.3
-    with pytest.raises(InvalidInputError, match=rf"at least the measured floor of {floor_s:.2f} s; got 0.1 s"):
+    with pytest.raises(InvalidInputError, match=rf"the measured floor of {floor_s:.2f} s; got 0.1 s"):
         desk.governor.change_class("gold", {"target": "100ms"})
 
 

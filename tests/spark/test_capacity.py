@@ -69,3 +69,11 @@ def test_sparks_reports_tell_which_rows_were_done_when(
     assert rows_in_time(done, 1e9, *everything) == pytest.approx(9000)
     assert rows_in_time(done, 1.0, *everything) == 0.0
     assert delays(done, 0.0, float("inf")).count == 9000
+
+
+def test_a_column_that_may_not_be_null_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.float64())])
+    pool = [pa.record_batch([np.arange(1000), np.ones(1000)], schema=schema)]
+    log = create_paced(tmp_path / "strict", pool, schedule_constant(100_000, 1.0, 1000))
+    log.begin(time.time() - 2.0)
+    assert probe(spark, log.directory, start, tmp_path / "checkpoint", 1000, 2).batch_rows == 1000

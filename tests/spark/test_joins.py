@@ -54,7 +54,7 @@ def test_a_join_equals_that_of_a_batch_and_each_micro_batch_has_one_cut(
     rng = np.random.default_rng(5)
     began_us = int(time.time() * 1e6)
     arrivals: dict[tuple[int, int], list[int]] = {(0, 0): [], (1, 0): [], (1, 1): []}
-    for i, part in enumerate(np.array_split(np.arange(8000), 80)):
+    for i, part in enumerate(np.array_split(np.arange(6000), 60)):
         for (source, p), log in zip(arrivals, (orders, payments, payments), strict=True):
             mine = part if source == 0 else part[part % 4 == p]
             if rng.random() < 0.3:  # not every stream has rows at every moment
@@ -94,7 +94,7 @@ def _table(parts: list[tuple[EmbeddedLog, int]]) -> object:
 
 def test_a_quiet_stream_does_not_hold_up_its_query(spark: SparkSession, tmp_path: Path) -> None:
     orders, payments = create(tmp_path / "orders"), create(tmp_path / "payments")
-    fill(orders, range(2500))
+    fill(orders, range(900))
     with penstock.attach(spark, {"log": tmp_path, "classes": GOLD}) as flow:
         for first, second in (("orders", "payments"), ("payments", "orders")):  # whoever asks first
             readers = flow.query(f"{first}_first", cls="gold")
@@ -104,12 +104,12 @@ def test_a_quiet_stream_does_not_hold_up_its_query(spark: SparkSession, tmp_path
         for first in ("orders", "payments"):
             status = query_status(flow, f"{first}_first")
             assert status is not None
-            assert (status["admitted"], status["waiting"]) == (2500, 0)
-        fill(payments, range(0, 2500, 5))
+            assert (status["admitted"], status["waiting"]) == (900, 0)
+        fill(payments, range(0, 900, 5))
         assert flow.drain()
-        check_books(flow, {"orders": 2500, "payments": 500})
+        check_books(flow, {"orders": 900, "payments": 180})
     for first in ("orders", "payments"):
-        assert ids(spark.table(f"{first}_first")) == list(range(0, 2500, 5))
+        assert ids(spark.table(f"{first}_first")) == list(range(0, 900, 5))
 
 
 def test_a_second_query_from_the_same_readers_is_refused_and_the_first_goes_on(

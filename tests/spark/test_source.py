@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROWS = 6000
+ROWS = 3600
 
 
 # -- nothing is shed -------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def unshed(
 
 
 def test_a_governed_aggregate_equals_an_ungoverned_one_when_nothing_is_shed(unshed: Unshed) -> None:
-    assert len(unshed.expected) > 20
+    assert len(unshed.expected) == 3 * 7, "windows and keys"
     assert unshed.windows == unshed.expected
 
 
@@ -226,16 +226,14 @@ def overloaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
             return wanted
 
         def then(name: str) -> None:
-            made.marks[name] = grants(2)  # one may have been proposed before the change
+            made.marks[name] = grants(1)  # one may have been proposed before the change
             made.status[name] = flow.status()["classes"]["gold"]
             grants(2)
 
         until(lambda: (query_status(flow, "readings") or {}).get("shed"), "shedding", query)
         then("shed")
         flow.set_target("gold", "2s")
-        flow.change("gold", priority=5.0)
-        then("target")
-        flow.change("gold", dry_run=True)
+        flow.change("gold", priority=5.0, dry_run=True)
         then("dry_run")
         flow.change("gold", dry_run=False)
         flow.set_shedding(False)
@@ -294,8 +292,8 @@ def test_spark_is_told_the_true_end_of_the_log(overloaded: Overloaded) -> None:
 
 def test_a_new_target_and_priority_are_in_force_in_later_decisions(overloaded: Overloaded) -> None:
     assert overloaded.status["shed"]["target_s"] == 1.5
-    assert overloaded.status["target"]["target_s"] == 2.0
-    assert overloaded.status["target"]["priority"] == 5.0
+    assert overloaded.status["dry_run"]["target_s"] == 2.0
+    assert overloaded.status["dry_run"]["priority"] == 5.0
     targets = [o.delay_target_s for o in read_run(overloaded.run).observations]
     assert (targets[0], targets[-1]) == (1.5, 2.0)
 
@@ -318,7 +316,7 @@ def test_the_kill_switch_sheds_nothing_in_later_grants(overloaded: Overloaded) -
 
 def test_another_manager_takes_over_while_the_query_runs(overloaded: Overloaded) -> None:
     assert overloaded.status["manager"]["manager"] == "aurora"
-    assert overloaded.status["target"]["manager"] == "deadline"
+    assert overloaded.status["dry_run"]["manager"] == "deadline"
 
 
 def test_a_recorded_run_is_read_back(overloaded: Overloaded) -> None:

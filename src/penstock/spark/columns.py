@@ -44,8 +44,8 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
 def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: float) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them."""
     rows = piece.rows
-    arrays = [rows.column(i) for i, name in enumerate(rows.schema.names) if name != ARRIVAL]
-    names = [name for name in rows.schema.names if name != ARRIVAL]
+    user = [field for field in rows.schema if field.name != ARRIVAL]
+    columns = [(field, rows.column(field.name)) for field in user]
     count = rows.num_rows
     for name in metadata:
         if name == ARRIVAL:
@@ -56,6 +56,7 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: flo
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
         else:
             column = pa.array(np.full(count, sic if name == "_sic" else weight))
-        arrays.append(column)
-        names.append(name)
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+        columns.append((pa.field(name, column.type), column))
+    # by schema, not by names: Spark compares nullability too
+    schema = pa.schema([field for field, _ in columns])
+    return pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema)

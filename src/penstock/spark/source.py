@@ -284,7 +284,7 @@ class _Planner:
         offset = replace(draft, books=corrected.plus(books))
         journal.proposed(offset)
         if self.options.shed_lane and books.shed:
-            self._pin(start)
+            self._pin(start.reader, start.end)
         return offset
 
     def tasks(self, offset: Offset) -> list[InputPartition]:
@@ -300,6 +300,8 @@ class _Planner:
             self._asking.planned(offset, admitted)
         if 0 < self.options.poison_after < attempt:
             journal.set_aside(offset, admitted)
+            if self.options.shed_lane:
+                self._pin(offset.reader, offset.start)
             return []
         shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
         keep = offset.plan.keep_probability(self.log.key_buckets)
@@ -316,12 +318,13 @@ class _Planner:
             self._progress_s = time.monotonic()
             ReaderRegistry(self.log).advance(offset.reader, offset.end)
 
-    def _pin(self, start: Offset) -> None:
+    def _pin(self, reader: str, first: Positions) -> None:
+        """Keeps the log from being trimmed from here on: something of it is in the shed lane."""
         registry = ReaderRegistry(self.log)
-        pinned = next((r.pinned for r in registry.readers() if r.name == start.reader), {})
-        pins = {p: min(position, pinned.get(p, position)) for p, position in start.end.items()}
+        pinned = next((r.pinned for r in registry.readers() if r.name == reader), {})
+        pins = {p: min(position, pinned.get(p, position)) for p, position in first.items()}
         if pins != dict(pinned):
-            registry.advance(start.reader, start.end, pins)
+            registry.advance(reader, first, pins)
 
     def _journal_of(self, offset: Offset) -> JournalWriter:
         if self._journal is None:
