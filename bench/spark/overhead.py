@@ -13,7 +13,6 @@ from penstock.grants.selection import select, share_out
 from penstock.log.open import open_stream
 from penstock.log.paced import PacedLog
 from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import probe
 from penstock.spark.measured import batches
 from penstock.spark.source import ReadTask, read_task
 
@@ -153,6 +152,3 @@ def _drop_s(stream: Path, plan: Plan, rows: int = 4_000_000) -> float:
         for _ in read_task(ReadTask(str(stream), plan, share, (), 1.0, 1.0)):
             pass
     return (time.perf_counter() - began) / rows
-
-
-__all__ = ["drop_cost", "overhead", "probe"]

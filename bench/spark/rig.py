@@ -8,7 +8,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -255,6 +255,3 @@ def spread(values: Sequence[float]) -> str:
 
 def brackets(before: Capacity, after: Capacity) -> float:
     return (before.rows_per_s + after.rows_per_s) / 2
-
-
-Measure = Callable[[], Cell]

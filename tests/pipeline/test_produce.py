@@ -166,7 +166,9 @@ def test_a_process_produces_until_it_is_stopped_and_says_what_it_did(tmp_path: P
     producers = ProducerProcess(config)
     producers.begin(time.time() - 5)  # five seconds behind: it catches up
     log = EmbeddedLog(config.log / "a")
+    deadline = time.monotonic() + 60
     while log.end() < 5000:
+        assert time.monotonic() < deadline, f"{log.end()} rows: {producers.errors}"
         time.sleep(0.01)
     producers.stop()
     assert producers.errors == {}

@@ -21,6 +21,7 @@ from penstock.control.cost import CostModel
 from penstock.control.cycle import SafetyLimits
 from penstock.control.deciding import Decider, timing
 from penstock.control.delays import arrivals
+from penstock.control.demand import STALE_S, demands_of
 from penstock.control.members import Answer, Joining, Lease, Query, Reader
 from penstock.control.observe import ClassPlant
 from penstock.control.replay import describe_manager
@@ -37,10 +38,6 @@ FIRST_ROWS = 1000
 """Rows of a query's first batch, about whose cost nothing is known."""
 GROWTH = 4.0
 """A batch has at most so many times the rows of the largest before it."""
-STALE_S = 0.5
-"""A query that has not asked for so long does not want its turn any more."""
-SLACK_FRACTION = 0.05
-"""Part of the target that turns leave free for the error of the cost model."""
 
 
 class Governor:
@@ -313,24 +310,7 @@ class Governor:
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        now, demands = self.timer(), {}
-        for name, governed in self.classes.items():
-            queries = [q for q in self.queries.values() if q.cls == name and q.readers]
-            busy = [q for q in queries if q.lease is not None or (q.waiting is not None and q.waiting.rows)]
-            busy = [q for q in busy if q.lease is not None or now - q.asked_s <= STALE_S]
-            if not busy and name not in also:
-                continue
-            target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
-            costs = [q.cost for q in busy if q.cost.ready] or [q.cost for q in queries if q.cost.ready]
-            fixed_s = max((cost.fixed_s for cost in costs), default=0.0)
-            row_s = max((cost.row_s for cost in costs), default=0.0)
-            waiting = sum(q.waiting.rows for q in busy if q.waiting is not None and q.lease is None)
-            half_s = target_s / 2
-            work_s = (waiting + governed.plant.rate_per_s * half_s) * row_s + fixed_s * max(1, len(busy))
-            demands[name] = Demand(
-                self.turns.weights[name], target_s, min(work_s / half_s, 1.0), max(1, len(busy)), fixed_s
-            )
-        return demands
+        return demands_of(self.classes, self.queries, self.turns.weights, self.timer(), also)
 
     # -- grants ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Probabilities are whole numbers of `SCALE`: what is written in an offset is exac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -98,11 +98,6 @@ def plan_for(keep_fraction: float, sampling: Sampling, seed: int, key_buckets: i
     return Plan(
         "row", segment_keep=round(keep_fraction / inside * SCALE), row_keep=round(inside * SCALE), seed=seed
     )
-
-
-def without_rows(plan: Plan) -> Plan:
-    """The same plan, keeping nothing."""
-    return replace(plan, segment_keep=0, row_keep=0, key_keep=0)
 
 
 def opened(plan: Plan, partition: int, first_positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ _TYPES = {
     "_sic": DoubleType(),
     "_weight": DoubleType(),
 }
+
+BATCH_ROWS = 8192
+"""Rows handed to Spark at once, so that what is kept of many segments does not travel in crumbs."""
 
 
 def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
@@ -60,3 +63,17 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: flo
     # by schema, not by names: Spark compares nullability too
     schema = pa.schema([field for field, _ in columns])
     return pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema)
+
+
+def coalesced(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of a useful size."""
+    ready: list[pa.RecordBatch] = []
+    rows = 0
+    for piece in pieces:
+        ready.append(piece)
+        rows += piece.num_rows
+        if rows >= BATCH_ROWS:
+            yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+            ready, rows = [], 0
+    if ready:
+        yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]

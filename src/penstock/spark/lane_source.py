@@ -24,8 +24,8 @@ from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Piece, Range, ReadableLog, read_range
 from penstock.grants.windows import event_times, inside
 from penstock.log.open import open_stream
-from penstock.spark.columns import spark_schema, with_metadata
-from penstock.spark.source import BATCH_ROWS, LEAST_TASK_ROWS
+from penstock.spark.columns import coalesced, spark_schema, with_metadata
+from penstock.spark.source import LEAST_TASK_ROWS
 
 FORMAT_NAME = "penstock_lane"
 UNKNOWN = ("_seq", "_sic")
@@ -110,16 +110,8 @@ class LaneReader(DataSourceReader):
 def read_task(task: LaneTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of a useful size."""
     log = open_stream(task.stream)
-    ready: list[pa.RecordBatch] = []
-    rows = 0
-    for piece in _pieces(log, task):
-        ready.append(_unnumbered(with_metadata(piece, task.metadata, weight=1.0, sic=0.0)))
-        rows += ready[-1].num_rows
-        if rows >= BATCH_ROWS:
-            yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
-            ready, rows = [], 0
-    if ready:
-        yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+    shown = (with_metadata(piece, task.metadata, weight=1.0, sic=0.0) for piece in _pieces(log, task))
+    return coalesced(_unnumbered(rows) for rows in shown)
 
 
 def _pieces(log: ReadableLog, task: LaneTask) -> Iterator[Piece]:

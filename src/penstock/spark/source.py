@@ -35,13 +35,11 @@ from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
 from penstock.spark.asking import Asking, Given
-from penstock.spark.columns import spark_schema, with_metadata
+from penstock.spark.columns import coalesced, spark_schema, with_metadata
 
 FORMAT_NAME = "penstock"
 LEAST_TASK_ROWS = 20_000
 """Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
-BATCH_ROWS = 8192
-"""Rows handed to Spark at once, so that what is kept of many segments does not travel in crumbs."""
 PROGRESS_EVERY_S = 1.0
 
 
@@ -172,17 +170,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of a useful size."""
     log = open_stream(task.stream)
-    ready: list[pa.RecordBatch] = []
-    rows = 0
-    for stretch in task.ranges:
-        for piece in _pieces(log, task.plan, stretch):
-            ready.append(with_metadata(piece, task.metadata, task.weight, task.sic))
-            rows += ready[-1].num_rows
-            if rows >= BATCH_ROWS:
-                yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
-                ready, rows = [], 0
-    if ready:
-        yield pa.concat_batches(ready) if len(ready) > 1 else ready[0]
+    pieces = (piece for stretch in task.ranges for piece in _pieces(log, task.plan, stretch))
+    return coalesced(with_metadata(piece, task.metadata, task.weight, task.sic) for piece in pieces)
 
 
 def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
