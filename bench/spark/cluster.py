@@ -29,7 +29,7 @@ from penstock.log.schedule import schedule_constant
 from penstock.log.writer import LogConfig
 from penstock.spark.java import find_java
 
-from .crash import planned_positions, sink_files
+from .crash import planned_rows, sink_files
 from .rig import pool_rows
 
 ROWS = 400_000
@@ -191,7 +191,8 @@ def _shed(folder: Path, place: Path) -> tuple[np.ndarray, np.ndarray]:
     reader = _reader_of(place / "cp-shed")
     journal = read_journal(folder / "log" / "fast" / "plans" / f"{reader}.jsonl")
     log = load_stream(folder / "log" / "fast")
-    return planned_positions(log, [entry.offset for entry in journal.logged()]), found
+    planned = planned_rows(log, [entry.offset for entry in journal.logged()])
+    return planned.column("position").to_numpy(), found
 
 
 def _reader_of(checkpoint: Path) -> str:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.bench import BenchRun, bench
@@ -28,6 +29,7 @@ from penstock.log.schedule import schedule_constant
 from .rig import pool_rows
 
 KILLS, QUICK_KILLS = 20, 4
+ROWS = pa.schema([("position", pa.int64()), ("k", pa.int64()), ("v", pa.float64())])
 RATE_PER_S = 400_000.0
 MOMENTS = ("any", "proposed", "control")
 """When to kill: at a random moment; as soon as a plan is in the journal, before Spark has logged it as an
@@ -131,15 +133,13 @@ def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
         journal = read_journal(path)
         entries = journal.logged()
         offsets = [entry.offset for entry in entries]
-        planned = planned_positions(log, offsets)
         found = _parquet(folder) if query == "files" else _stream(folder)
-        values, counted = np.unique(found, return_counts=True)
-        missing += int(np.setdiff1d(planned, values).size)
-        extra += int(np.setdiff1d(values, planned).size) + int((counted - 1).sum())
+        lacking, surplus = differences(planned_rows(log, offsets), found)
+        missing, extra = missing + lacking, extra + surplus
         last = offsets[-1]
         end = log.end(0)  # the stream goes on
         waiting = end - last.end[0]
-        difference += abs(end - (found.size + last.books.shed + waiting))
+        difference += abs(end - (found.num_rows + last.books.shed + waiting))
         difference += abs(last.end[0] - last.books.offered)
         admitted, shed = admitted + last.books.admitted, shed + last.books.shed
         grants += len(offsets)
@@ -156,20 +156,44 @@ def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
     )
 
 
-def planned_positions(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> np.ndarray:
-    """What the recorded plans admit, computed offline."""
-    found = [np.empty(0, np.int64)]
+def planned_rows(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> pa.Table:
+    """What the recorded plans admit, computed offline: position, k and v."""
+    found = [ROWS.empty_table()]
     for offset in offsets:
         for share in share_out(select(log, offset), 0, 1, 1):
             for stretch in share:
-                found += [piece.positions for piece in read_range(log, offset.plan, stretch)]
-    return np.concatenate(found)
+                for piece in read_range(log, offset.plan, stretch):
+                    columns = [pa.array(piece.positions), piece.rows.column("k"), piece.rows.column("v")]
+                    found.append(pa.table(columns, schema=ROWS))
+    return pa.concat_tables(found)
 
 
-def _parquet(folder: Path) -> np.ndarray:
+def differences(planned: pa.Table, found: pa.Table) -> tuple[int, int]:
+    """Planned rows that were not found, and found rows that were not planned or are there twice.
+
+    A row with another value than the one at its position is both.
+    """
+    wanted, got = (_ordered(table) for table in (planned, found))
+    positions, first = np.unique(got[0], return_index=True)
+    _, at_wanted, at_got = np.intersect1d(wanted[0], positions, assume_unique=True, return_indices=True)
+    at_got = first[at_got]
+    same = (wanted[1][at_wanted] == got[1][at_got]) & (wanted[2][at_wanted] == got[2][at_got])
+    equal = int(same.sum())
+    return wanted[0].size - equal, got[0].size - equal
+
+
+def _ordered(table: pa.Table) -> list[np.ndarray]:
+    columns = [table.column(name).to_numpy() for name in ROWS.names]
+    order = np.argsort(columns[0], kind="stable")
+    return [column[order] for column in columns]
+
+
+def _parquet(folder: Path) -> pa.Table:
     names = sink_files(folder / "files")
-    columns = [pq.read_table(folder / "files" / name, columns=["_position"]) for name in names]
-    return np.concatenate([np.empty(0, np.int64), *(c.column(0).to_numpy() for c in columns)])
+    tables = [pq.read_table(folder / "files" / name, columns=["_position", "k", "v"]) for name in names]
+    return pa.concat_tables(
+        [ROWS.empty_table(), *(table.rename_columns(ROWS.names).cast(ROWS) for table in tables)]
+    )
 
 
 def sink_files(folder: Path) -> list[str]:
@@ -182,11 +206,11 @@ def sink_files(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def _stream(folder: Path) -> np.ndarray:
+def _stream(folder: Path) -> pa.Table:
     results = load_stream(folder / "log" / "results")
     segments = results.headers(0, 0, results.end(0))
-    columns = [results.read(segment).column("position").to_numpy() for segment in segments]
-    return np.concatenate([np.empty(0, np.int64), *columns])
+    batches = [results.read(segment).select(ROWS.names) for segment in segments]
+    return pa.concat_tables([ROWS.empty_table(), *(pa.table(batch).cast(ROWS) for batch in batches)])
 
 
 def _orphans(path: Path, journal: Journal) -> int:

@@ -164,7 +164,7 @@ class FlowConfig(Part):
     fail_open_after_s: Seconds = Field(
         5.0, alias="fail_open_after", description="silence after which a source goes on by itself, e.g. 5s"
     )
-    read_from: str | None = Field(
+    read_from: Place | None = Field(
         None, description="where executors read the log: grpc://host:port, or a directory; none: as `log`"
     )
     trim: bool = Field(False, description="true removes rows that every registered reader is past")

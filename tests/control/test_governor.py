@@ -47,7 +47,7 @@ class Desk:
             reader, Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})
         )
         self.logs[reader], self.connections[reader] = log, object()
-        joining = Joining(query or reader, query or reader, cls, slot)
+        joining = Joining(query or reader, query or reader, cls, slot, f"token of {query or reader}")
         self.governor.join(joining, log, self.connections[reader], offset)
 
     def ask(self, reader: str) -> Answer | None:
@@ -492,6 +492,37 @@ def test_delays_are_measured_from_arrival_to_the_next_question(desk: Desk) -> No
     desk.ask("a")
     delay = desk.governor.classes["gold"].plant.delays.stats()
     assert (delay.count, delay.mean_s, delay.max_s) == (30, pytest.approx(1.2), pytest.approx(1.4))
+
+
+def result_delay(desk: Desk) -> dict[str, Any]:
+    found: dict[str, Any] = status(desk.governor)["classes"]["gold"]["result_delay"]
+    return found
+
+
+def test_an_answer_of_a_query_without_windows_leaves_with_its_rows_batch(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(10))
+    desk.join("a", log)
+    desk.batch("a", took_s=1.0)
+    desk.ask("a")
+    assert result_delay(desk)["count"] == 10
+    assert result_delay(desk)["max_s"] == pytest.approx(1.0)
+
+
+def test_a_window_that_a_row_closes_leaves_with_the_next_batch_be_it_a_tick(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(10))
+    desk.join("a", log)
+    desk.governor.windowed.add("token of a")
+    desk.batch("a", took_s=1.0)
+    assert desk.ask("a") is None
+    assert result_delay(desk)["count"] == 0, "Spark closes windows in the batch after that of the row"
+    desk.pass_s(2.0)
+    assert desk.batch("a", took_s=0.5).tick
+    desk.ask("a")
+    assert result_delay(desk)["count"] == 10
+    assert result_delay(desk)["max_s"] == pytest.approx(3.5)
+    assert status(desk.governor)["classes"]["gold"]["delay"]["max_s"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,10 @@ def test_a_reader_that_is_not_first_in_its_query_is_told_to_wait(control: Contro
     empty = control.stream("second-empty", 0)
     client.request(hello("second-1", empty, query="both", slot="0"))
     client.request(hello("second-2", stream, query="both", slot="1"))
-    client.request({"op": "refuse", "queries": ["both"]})
+    client.request({"op": "refuse", "tokens": ["token of second-1"]})
     assert client.request(ask("second-1")) == {"wait": True}
     assert client.request(ask("second-2")) == {"wait": True}
-    client.request({"op": "refuse", "queries": ["both"], "on": False})
+    client.request({"op": "refuse", "tokens": ["token of second-1"], "on": False})
     assert granted(client, "second-1")["tick"]
     assert client.request(ask("second-2"))["end"] == {"0": 10}
     client.close()
@@ -284,11 +284,24 @@ def test_commands_are_carried_out(control: Control) -> None:
     seen = client.request({"op": "status"})["status"]
     assert (seen["classes"]["bulk"]["target_s"], seen["shedding"]) == (20.0, False)
     client.request({"op": "shedding", "on": True})
-    assert client.request({"op": "refuse", "queries": ["commands"]}) == {"running": []}
+    assert client.request({"op": "refuse", "tokens": ["token of commands"]}) == {"running": []}
     assert client.request(ask("commands")) == {"wait": True}
-    client.request({"op": "refuse", "queries": ["commands"], "on": False})
+    client.request({"op": "refuse", "tokens": ["token of commands"], "on": False})
     granted(client, "commands")
-    assert client.request({"op": "drain", "queries": ["commands"]}) == {"running": ["commands"]}
+    assert client.request({"op": "drain", "tokens": ["token of commands"]}) == {"running": ["commands"]}
+    client.close()
+
+
+def test_a_driver_stops_and_drains_its_own_queries_not_those_of_others(control: Control) -> None:
+    client, stream = control.client(), control.stream("shared", 10)
+    client.request(hello("shared-1", stream))
+    client.request(hello("shared-2", stream))
+    mine = {"tokens": ["token of shared-1"]}
+    assert client.request({"op": "refuse", **mine}) == {"running": []}
+    assert client.request(ask("shared-1")) == {"wait": True}
+    granted(client, "shared-2")
+    assert client.request({"op": "left", **mine})["unfinished"] == ["shared-1"]
+    assert client.request({"op": "drain", **mine}) == {"running": []}
     client.close()
 
 

@@ -17,7 +17,7 @@ from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.pipeline.columns import _TYPES
 from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink
 from penstock.pipeline.sources import FilesSource, GeneratorSource, ReplaySource
-from penstock.pipeline.spec import PipelineConfig, QueryConfig, StreamConfig
+from penstock.pipeline.spec import PipelineConfig, QueryConfig, SparkConfig, StreamConfig
 from penstock.validation import Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +33,7 @@ PARTS: list[type[Part]] = [
     GeneratorSource,
     FilesSource,
     QueryConfig,
+    SparkConfig,
     ParquetSink,
     LogSink,
     MemorySink,
@@ -53,7 +54,7 @@ def written(name: str, field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     if isinstance(value, Part):
-        return str(getattr(value, "kind"))  # noqa: B009 - of sources and sinks alone
+        return str(getattr(value, "kind", "{}"))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | int):

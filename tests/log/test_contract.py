@@ -143,7 +143,9 @@ def test_an_open_stream_is_found_again_and_one_made_anew_is_another(tmp_path: Pa
     assert open_stream(tmp_path / "s").end() == 0
 
 
-def test_a_stream_is_opened_by_its_kind_or_its_address(tmp_path: Path) -> None:
+def test_a_stream_is_opened_by_its_kind_or_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embedded(tmp_path / "e").close()
     create_paced(tmp_path / "p", [rows(0, 4)], Schedule(np.array([4]), np.array([0]), np.array([1])))
     assert type(open_stream(tmp_path / "e")).__name__ == "EmbeddedLog"
@@ -152,6 +154,10 @@ def test_a_stream_is_opened_by_its_kind_or_its_address(tmp_path: Path) -> None:
         log = open_stream(f"{server.address}/e", token="secret")
         assert log.end() == 17
         assert open_stream(f"{server.address}/e", token="secret") is log
+        with pytest.raises(InvalidInputError, match="knows the server's token"):
+            open_stream(f"{server.address}/e")
+        monkeypatch.setenv("PENSTOCK_LOG_TOKEN", "secret")
+        assert open_stream(f"{server.address}/e") is log
         log.close()
     with pytest.raises(InvalidInputError, match="the stream is embedded; got p is paced"):
         EmbeddedLog(tmp_path / "p")

@@ -17,6 +17,7 @@ from penstock.cli.backfill import EPILOG as BACKFILL_EPILOG
 from penstock.cli.backfill import backfill_command
 from penstock.cli.bench import bench_app
 from penstock.cli.calibrate import calibrate_command
+from penstock.cli.control import control_app
 from penstock.cli.demo import demo_command
 from penstock.cli.log import log_app
 from penstock.cli.replay import replay_command
@@ -58,6 +59,7 @@ app.command("replay")(replay_command)
 app.command("calibrate")(calibrate_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(log_app, name="log")
+app.add_typer(control_app, name="control")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

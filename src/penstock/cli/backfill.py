@@ -97,8 +97,8 @@ def backfill_command(
         return
     try:
         from penstock.spark.backfill_query import Asked, backfill_query
-        from penstock.spark.run import _importable as importable
-        from penstock.spark.session import session
+        from penstock.spark.run import importable
+        from penstock.spark.session import pipeline_session
     except ImportError as error:
         raise MissingExtraError("penstock backfill", error.name or "pyspark", "spark") from None
     asked = Asked(
@@ -111,7 +111,7 @@ def backfill_command(
         ended,
     )
     with importable(pipeline.absolute().parent), progress_bars() as bars:
-        spark = session(app=f"penstock backfill {query}")
+        spark = pipeline_session(config.spark, f"penstock backfill {query}")
         try:
             done = list(backfill_query(spark, config, query, asked, _Bar(bars)))
         finally:

@@ -187,7 +187,9 @@ class CostModel:
             state.fixed_s, state.row_s = fixed_s, row_s
 
     def snapshot(self) -> dict[str, Any]:
+        """What was learned, as JSON values."""
         return asdict(self.state)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
+        """Goes on from a snapshot."""
         self.state = CostState(**snapshot)

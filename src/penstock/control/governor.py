@@ -23,6 +23,7 @@ from penstock.control.deciding import Decider, timing
 from penstock.control.delays import arrivals
 from penstock.control.demand import STALE_S, demands_of
 from penstock.control.members import Answer, Joining, Lease, Query, Reader
+from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.replay import describe_manager
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 FIRST_ROWS = 1000
 """Rows of a query's first batch, about whose cost nothing is known."""
+OLD_TARGETS = 10.0
+"""Rows so many targets old are not late because of an overload."""
 GROWTH = 4.0
 """A batch has at most so many times the rows of the largest before it."""
 
@@ -48,6 +51,7 @@ class Governor:
         clock: Seconds since the epoch, as arrival times are.
         timer: Seconds that never go back, for durations.
         recorder: Gets every step of every class.
+        memory: Costs that an earlier process of this driver has learned.
     """
 
     def __init__(
@@ -56,8 +60,10 @@ class Governor:
         clock: Callable[[], float],
         timer: Callable[[], float],
         recorder: RunRecorder | None = None,
+        memory: CostMemory | None = None,
     ) -> None:
         self.config, self._wall, self.timer, self.recorder = config, clock, timer, recorder
+        self._memory = memory or CostMemory()
         self._newest_s = -math.inf
         self.turns = Turns({name: cls.priority for name, cls in config.classes.items()})
         self.classes: dict[str, GovernedClass] = {}
@@ -68,6 +74,8 @@ class Governor:
         self.readers: dict[str, Reader] = {}
         self.forbidden: dict[str, tuple[str, str, str]] = {}
         """By token or reader, the error that its next question gets: rule, got, hint."""
+        self.windowed: set[str] = set()
+        """Tokens of queries whose answers are windows that the watermark closes."""
         self.shedding = True
         self._replays: dict[str, float] = {}
         """By query that waits to run a batch again, when it last asked for a slot."""
@@ -94,6 +102,7 @@ class Governor:
             )
         if query is None:
             query = self.queries[key] = Query(key, joining.name, cls, CostModel())
+            self._memory.recall(query)
         for other in query.readers.values():
             if joining.slot and other.slot == joining.slot and other.id != offset.reader:
                 raise InvalidInputError(
@@ -107,7 +116,7 @@ class Governor:
         reader = Reader(
             offset.reader, key, joining.slot, joining.token, log, connection, offset, dict(seen), offset
         )
-        query.past.pop(reader.id, None)
+        query.ungoverned += _by_itself(self.readers.get(reader.id), query.past.pop(reader.id, None), offset)
         # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
@@ -218,6 +227,7 @@ class Governor:
         query.done_s = self.timer()
         query.batches += 1
         plant = self.classes[query.cls].plant
+        self._send_out(query)
         if lease.replay:
             query.data_since_tick |= lease.admitted > 0
             return
@@ -227,8 +237,22 @@ class Governor:
             delays_s = np.maximum(self.clock() - lease.arrival_s, 0.0)
             plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
             query.data_since_tick = True
+            query.closing = lease.arrival_s, rows
+            if not any(reader.token in self.windowed for reader in query.readers.values()):
+                self._send_out(query)
         query.cost.learn(lease.admitted, took_s)
         query.largest_rows = max(query.largest_rows, lease.admitted)
+
+    def _send_out(self, query: Query) -> None:
+        """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
+
+        Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as
+        one that closed a window; in a stream in order of event time these are spread evenly.
+        """
+        if query.closing is not None:
+            arrival_s, rows = query.closing
+            self.classes[query.cls].plant.sent_out(np.maximum(self.clock() - arrival_s, 0.0), rows)
+            query.closing = None
 
     # -- whose turn, and is it worth it ---------------------------------------------------------
 
@@ -328,6 +352,7 @@ class Governor:
         grant = self._decider.grant(query, waiting, turn, self.shedding)
         limit = self._row_limit(query, turn)
         decided = cut(waiting, grant, limit)
+        self._warn_of_late(query, waiting.oldest_s, decided.late_rows)
         plan = self._plan(governed, query, grant.keep_fraction, decided.rows)
         lease = Lease(
             self.timer(),
@@ -344,6 +369,20 @@ class Governor:
         lease.arrival_rows = np.concatenate([rows for _, rows in points])
         query.lease, query.wants_since_s = lease, None
         return self._same_cut(query, lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
+
+    def _warn_of_late(self, query: Query, oldest_s: float, rows: int) -> None:
+        """Says once that a query sheds what is far older than its target: an old log, or it was down."""
+        age_s, target_s = self.clock() - oldest_s, self.classes[query.cls].plant.cls.delay_target_s
+        if rows and age_s >= OLD_TARGETS * target_s and not query.warned_late:
+            query.warned_late = True
+            _log.warning(
+                "query %s sheds %d rows as late: the oldest arrived %.0f s ago, its target is %g s; "
+                "to catch up on an old log run it once with availableNow, or with shedding off",
+                query.name,
+                rows,
+                age_s,
+                target_s,
+            )
 
     def _row_limit(self, query: Query, turn: Turn) -> float:
         growth = max(FIRST_ROWS, GROWTH * query.largest_rows)
@@ -376,6 +415,7 @@ class Governor:
         """Called every few hundredths of a second: busy time, and decisions of managers with a period."""
         now = self.timer()
         passed_s, self._last_s = now - self._last_s, now
+        self._memory.beat(self.queries, now)
         for name, governed in self.classes.items():
             queries = [q for q in self.queries.values() if q.cls == name and q.readers]
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
@@ -450,6 +490,14 @@ def _head(query: Query) -> tuple[float, float, str]:
     """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
     oldest_s = query.waiting.oldest_s if query.waiting is not None else None
     return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
+
+
+def _by_itself(before: Reader | None, past: tuple[StreamLog, Offset] | None, offset: Offset) -> int:
+    """Grants that a source gave itself while nobody answered, by the numbers of its offsets."""
+    if not offset.ungoverned:
+        return 0
+    known = before.counted if before is not None else past[1] if past is not None else None
+    return 1 if known is None else max(0, offset.grant - known.grant)
 
 
 def _rows(offset: Offset) -> int:

@@ -55,7 +55,6 @@ class Lease:
         replay: Spark runs a batch again after a restart, without having asked.
         arrival_s: Arrival times of the rows between late and end.
         arrival_rows: How many arrived at each.
-        rows_before: By reader, the books at the beginning.
         admitted: Rows that are processed, known once it is logged.
     """
 
@@ -99,6 +98,11 @@ class Query:
     """No more grants: it is being stopped."""
     draining: bool = False
     batches: int = 0
+    ungoverned: int = 0
+    """Grants that it gave itself while the control plane was silent, as far as they are known."""
+    warned_late: bool = False
+    closing: tuple[FloatArray, FloatArray] | None = None
+    """Arrival times and rows of its last batch, where the watermark they moved closes windows in the next."""
     past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
     """Log and last offset of readers that are gone: they stay in the books."""
 

@@ -18,9 +18,10 @@ class ClassPlant:
 
     def __init__(self, cls: QueryClass, timer_s: float) -> None:
         self.cls = cls
-        self.delays = DelayLedger()
-        self.marked = DelayLedger()
-        """Since the last `mark`."""
+        self.delays, self.results = DelayLedger(), DelayLedger()
+        """From a row's arrival to the end of its batch, and to the batch that sends out what it closed."""
+        self.marked, self.results_marked = DelayLedger(), DelayLedger()
+        """The same since the last `mark`."""
         self.keep_fraction = 1.0
         self.decision: Decision | None = None
         self.pending: Observation | None = None
@@ -39,7 +40,12 @@ class ClassPlant:
 
     def mark(self) -> None:
         """Begins a new stretch of measurement beside the one over the whole run."""
-        self.marked = DelayLedger()
+        self.marked, self.results_marked = DelayLedger(), DelayLedger()
+
+    def sent_out(self, delays_s: FloatArray, rows: FloatArray) -> None:
+        """Answers left, so long after the rows arrived that they had to wait for."""
+        self.results.add(delays_s, rows)
+        self.results_marked.add(delays_s, rows)
 
     def completed(self, query: str, delays_s: FloatArray, rows: FloatArray, learned_from: bool) -> None:
         """Rows of a query whose batch is done; delays of its warm-up are reported, not learned from."""

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import FlowConfig
-from penstock.control.client import PREFIX, VERSION
+from penstock.control.client import PREFIX, VERSION, ControlClient, ControlSilentError
 from penstock.control.governor import Governor
-from penstock.control.members import Joining
+from penstock.control.members import Joining, Query
+from penstock.control.memory import CostMemory
 from penstock.control.replay import describe_manager
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
@@ -76,6 +77,18 @@ class ControlServer:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    @staticmethod
+    def answers(address: str) -> bool:
+        """Whether somebody serves an address already."""
+        client = ControlClient(address, timeout_s=2.0)
+        try:
+            client.connect()
+            return True
+        except ControlSilentError:
+            return False
+        finally:
+            client.close()
 
     async def _beat(self) -> None:
         while True:
@@ -162,9 +175,13 @@ class ControlServer:
                 who = message.get("reader") or message["token"]
                 self.governor.forbidden[who] = (message["rule"], message["got"], message["hint"])
                 return {"ok": True}
+            case "windows":
+                self.governor.windowed.update(message["tokens"])
+                return {"ok": True}
             case "left":
                 joined = Counter(reader.token for reader in self.governor.readers.values())
-                return {"unfinished": self.governor.unfinished(), "joined": joined}
+                mine = [query.key for query in self._queries(message)]
+                return {"unfinished": [q for q in self.governor.unfinished() if q in mine], "joined": joined}
             case "refuse" | "drain" | "mark" as op:
                 return self._command(op, message)
             case "stop":
@@ -178,14 +195,19 @@ class ControlServer:
             for governed in self.governor.classes.values():
                 governed.plant.mark()
             return {"ok": True}
-        names = message.get("queries")
-        queries = [q for q in self.governor.queries.values() if names is None or q.key in names]
+        queries = self._queries(message)
         for query in queries:
             if op == "refuse":
                 query.refused = bool(message.get("on", True))
             else:
                 query.draining = bool(message.get("on", True))
         return {"running": [q.key for q in queries if q.lease is not None]}
+
+    def _queries(self, message: Mapping[str, Any]) -> list[Query]:
+        """Those of the driver that asks: the ones with a reader that has one of its tokens."""
+        tokens = set(message["tokens"])
+        found = self.governor.queries.values()
+        return [q for q in found if any(reader.token in tokens for reader in q.readers.values())]
 
     async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reader_id = message["reader"]
@@ -225,27 +247,35 @@ class ControlServer:
                 await self._wake.wait()
 
 
-async def _main(start: Mapping[str, Any], standard_input: asyncio.StreamReader) -> None:
+async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:
+    """Serves a control plane until a signal, or until a stream ends.
+
+    Args:
+        start: Its start-up message: address, config, run, record, memory.
+        until: Lives as long as the driver does.
+    """
     config = FlowConfig.from_json(start["config"])
     recorder = None
     if start.get("run"):
         managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
         recorder = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
-    governor = Governor(config, time.time, time.monotonic, recorder)
+    memory = CostMemory(Path(start["memory"])) if start.get("memory") else None
+    governor = Governor(config, time.time, time.monotonic, recorder, memory)
     server = ControlServer(start["address"], governor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
 
-    async def watch() -> None:
-        await standard_input.read()  # ends when the driver does, however it does
+    async def watch(stream: asyncio.StreamReader) -> None:
+        await stream.read()  # ends when the driver does, however it does
         server.stop()
 
-    watching = asyncio.create_task(watch())
+    watching = None if until is None else asyncio.create_task(watch(until))
     try:
         await server.run()
     finally:
-        watching.cancel()
+        if watching is not None:
+            watching.cancel()
         if recorder is not None:
             recorder.close()
             recorder.write_report(closing_report(governor))
@@ -257,13 +287,23 @@ async def _start() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     line = await reader.readline()
     if line:
-        await _main(json.loads(line), reader)
+        await serve(json.loads(line), reader)
 
 
-def main() -> None:
+def run_control(start: Mapping[str, Any]) -> None:
+    """Serves a control plane in this process until SIGINT or SIGTERM."""
+    _log_to_stderr()
+    asyncio.run(serve(start))
+
+
+def _log_to_stderr() -> None:
     logging.basicConfig(
         level=os.environ.get("PENSTOCK_LOG", "WARNING"), format="penstock control: %(message)s"
     )
+
+
+def main() -> None:
+    _log_to_stderr()
     asyncio.run(_start())
 
 

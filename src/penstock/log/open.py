@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from penstock.log.paced import PacedLog
 from penstock.log.protocol import StreamLog
 from penstock.log.writer import Fsync
 
+TOKEN_VARIABLE = "PENSTOCK_LOG_TOKEN"
+"""Not an option of a source: Spark shows options in plans and on its pages."""
 _CACHED = 64
 _cache: dict[tuple, StreamLog] = {}
 
@@ -53,11 +56,12 @@ def open_stream(
         fsync: For appending, see `FsyncPolicy`.
         fsync_interval_s: For fsync="interval".
         verify: Whether a segment's bytes are checked when it is read.
-        token: For an address.
+        token: For an address; that of PENSTOCK_LOG_TOKEN if not given.
     """
     if str(directory).startswith("grpc://"):
         from penstock.log.flight import FlightLog  # gRPC takes a while to import; most readers need none
 
+        token = token or os.environ.get(TOKEN_VARIABLE) or None
         address, _, stream = str(directory).removeprefix("grpc://").partition("/")
         return _cached((str(directory), token), lambda: FlightLog(f"grpc://{address}", stream, token))
     try:

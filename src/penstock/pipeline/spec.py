@@ -33,7 +33,7 @@ from penstock.pipeline.sources import (
 from penstock.pipeline.sql import streams_in, table_names
 from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_name
 
-__all__ = ["PipelineConfig", "QueryConfig", "StreamConfig", "sink_guarantee"]
+__all__ = ["PipelineConfig", "QueryConfig", "SparkConfig", "StreamConfig", "sink_guarantee"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -216,6 +216,17 @@ SqlName = Annotated[str, AfterValidator(_sql_name)]
 """Of streams and queries: views, and tables of memory sinks."""
 
 
+class SparkConfig(Part):
+    """The Spark that a pipeline's queries run on; see `penstock.session`."""
+
+    master: str = Field("local[*]", description="where Spark runs, e.g. local[4] or spark://head:7077")
+    cores: int | None = Field(None, ge=1, description="cores of local[*], or of the whole cluster")
+    memory: str = Field("2g", description="the driver's heap, e.g. 4g; in local mode all of Spark's")
+    settings: dict[str, str | int | float | bool] = Field(
+        {}, description="{spark.sql.shuffle.partitions: 8}; they win over Penstock's"
+    )
+
+
 class PipelineConfig(FlowConfig):
     """What `penstock run` runs: a flow, its streams and its queries."""
 
@@ -229,6 +240,7 @@ class PipelineConfig(FlowConfig):
     checkpoints: Place | None = Field(
         None, description="directory of the queries' checkpoints, which lets runs go on from each other"
     )
+    spark: SparkConfig = Field(SparkConfig(), description="{master: local[4], memory: 4g}")
 
     _no_trigger = model_validator(mode="before")(_refuse_trigger)
 

@@ -47,6 +47,15 @@ def tokens_of(query: StreamingQuery) -> set[str]:
     return {source.token for source in sources_of(query)}
 
 
+def closes_windows(query: StreamingQuery) -> bool:
+    """Whether answers wait for the watermark: an aggregate over event time, sent out once it is closed."""
+    execution = query._jsq.streamingQuery()
+    if str(execution.outputMode().toString()) != "Append":
+        return False
+    plan = str(execution.analyzedPlan().toString())
+    return "EventTimeWatermark" in plan and "Aggregate" in plan
+
+
 def _readers_of(query: StreamingQuery) -> list[str]:
     """Readers of a query, from the offsets of its last batch; none before its first."""
     offsets = query._jsq.streamingQuery().availableOffsets().values().toSeq()
@@ -55,7 +64,7 @@ def _readers_of(query: StreamingQuery) -> list[str]:
 
 
 class Agent:
-    """A thread in the driver that looks after what needs it: triggers, and a control plane that died."""
+    """A thread in the driver that looks after what needs it: triggers, windows, a control plane that died."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -86,11 +95,14 @@ class Agent:
                 _log.debug("the agent's look failed: %r", error)
 
     def _check_queries(self) -> None:
-        """Refuses what cannot be governed."""
+        """Refuses what cannot be governed, and tells whose answers are windows."""
         active = list(self._flow.spark.streams.active)
         for query in active:
             if query.runId in self._known:
                 continue
+            tokens = self._flow.tokens & tokens_of(query)
+            if tokens and closes_windows(query):
+                self._flow.request({"op": "windows", "tokens": sorted(tokens)})
             refusal = _refusal(query)
             if refusal is None or self._forbid(query, active, refusal):
                 self._known.add(query.runId)
@@ -132,6 +144,7 @@ class ControlProcess:
         self._start = {
             "address": self.address,
             "config": config.to_json(),
+            "memory": f"{self._folder.name}/costs.json",
             "run": None if config.run is None else str(config.run),
             "record": {"kind": "spark", "flow": json.loads(config.to_json())},
         }

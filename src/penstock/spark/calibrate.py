@@ -18,7 +18,7 @@ from penstock.pipeline.rows import generated_rows
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.backfill_query import transform_of
 from penstock.spark.capacity import find_batch_rows, probe, warm_up
-from penstock.spark.session import session
+from penstock.spark.session import pipeline_session
 
 SMALL_ROWS, POOL_ROWS, FILLED_S = 100, 65_536, 200.0
 WARM_UP_S = 20.0
@@ -61,7 +61,7 @@ def calibrate_query(config: PipelineConfig, name: str | None = None) -> SparkCal
             f"stream {stream} has a schema in the pipeline", "none", f"add streams.{stream}.schema"
         )
     folder = Path(tempfile.mkdtemp(prefix="penstock-calibrate-"))
-    spark = session(app="penstock-calibrate")
+    spark = pipeline_session(config.spark, "penstock calibrate")
     try:
         values = getattr(spec.source, "values", {})
         pool = generated_rows(schema, values)(0, POOL_ROWS)

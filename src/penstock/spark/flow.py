@@ -172,15 +172,15 @@ class Flow:
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                self.request({"op": "drain"})
-                left = self.request({"op": "left"})
+                self.request({"op": "drain", **self._mine()})
+                left = self.request({"op": "left", **self._mine()})
                 if not left["unfinished"] and self._tokens_in_use() <= Counter(left["joined"]):
                     return True
                 if time.monotonic() >= deadline:
                     return False
                 time.sleep(0.1)
         finally:
-            self.request({"op": "drain", "on": False})
+            self.request({"op": "drain", "on": False, **self._mine()})
 
     # -- stopping -------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Flow:
         """Refuses grants and waits until no batch runs: stopping inside one may end in a stack overflow."""
         deadline = time.monotonic() + timeout_s
         try:
-            while self.request({"op": "refuse"})["running"] and time.monotonic() < deadline:
+            while self.request({"op": "refuse", **self._mine()})["running"] and time.monotonic() < deadline:
                 time.sleep(0.05)
         except ControlSilentError:
             pass  # nothing to wait for: the sources go on by themselves and are stopped where they are
@@ -210,6 +210,10 @@ class Flow:
     def active_queries(self) -> list[StreamingQuery]:
         """The streaming queries of this session that read through this flow."""
         return [query for query in self.spark.streams.active if self.tokens & tokens_of(query)]
+
+    def _mine(self) -> dict[str, Any]:
+        """Whose queries a command is for: a shared control plane has those of other drivers as well."""
+        return {"tokens": sorted(self.tokens)}
 
     def _tokens_in_use(self) -> Counter[str]:
         """By token, the queries that run with it, whether or not their sources have asked yet."""

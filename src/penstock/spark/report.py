@@ -23,6 +23,7 @@ def _class(cls: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{key: cls[key] for key in kept},
         "delay": dict(cls["delay"]),
+        "result_delay": dict(cls["result_delay"]),
         "p95_to_target": None if p95_s is None else p95_s / target_s,
         **{key: cls[key] for key in ("share", "headroom", "floor_s")},
     }
@@ -42,7 +43,9 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """The closing report, a line a class; see `class_report`."""
-    table = _table(title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "share", "headroom"))
+    table = _table(
+        title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result p95", "share", "headroom")
+    )
     for name, cls in classes.items():
         delay = cls["delay"]
         table.add_row(
@@ -54,6 +57,7 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
             _number(delay["p50_s"]),
             _against(delay["p95_s"], cls["target_s"]),
             _number(delay["p99_s"]),
+            _number(cls["result_delay"]["p95_s"]),
             _number(cls["share"]),
             _number(cls["headroom"]),
         )

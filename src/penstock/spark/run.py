@@ -33,7 +33,7 @@ from penstock.spark.build import Built, build_queries, load_functions, prepare_s
 from penstock.spark.flow import Flow
 from penstock.spark.produce import ProducerProcess
 from penstock.spark.report import class_report, query_report
-from penstock.spark.session import session
+from penstock.spark.session import pipeline_session
 
 STATUS_EVERY_S = 1.0
 READY_TIMEOUT_S = 180.0
@@ -76,14 +76,14 @@ def run_pipeline(
     directory = new_run_directory(run or config.run or Path("runs") / timestamped("pipeline"))
     config = config.model_copy(update={"run": directory, "dry_run": config.dry_run or dry_run})
     with ExitStack() as stack:
-        stack.enter_context(_importable(base))
+        stack.enter_context(importable(base))
         functions = load_functions(config)
         prepare_streams(config)
         producers = ProducerProcess(config)  # before Spark: a trace that cannot be read is said at once
         stack.callback(producers.stop)
         if spark is None:
             # a query that fails would fill the terminal: what it said is in the run directory
-            spark = session(app="penstock run", log_level="FATAL")
+            spark = pipeline_session(config.spark, "penstock run", log_level="FATAL")
             stack.callback(spark.stop)
         stop = stack.enter_context(_stopped_by_signals())
         running = _Running(config, directory, spark, producers, on_status, on_note or (lambda _: None))
@@ -294,7 +294,7 @@ def _pretty(config: PipelineConfig) -> str:
 
 
 @contextmanager
-def _importable(base: Path | None) -> Iterator[None]:
+def importable(base: Path | None) -> Iterator[None]:
     """Lets the driver and Spark's Python workers import modules that lie beside the pipeline."""
     if base is None:
         yield

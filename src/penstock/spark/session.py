@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidInputError, MissingExtraError, UnknownNameError
 from penstock.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.pipeline.spec import SparkConfig
 
 LOG_LEVELS = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
 SMALLEST_MEMORY_MB = 512  # Spark refuses a driver below 450 MB
@@ -263,6 +265,12 @@ def _running_session() -> SparkSession | None:
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
+
+
+def pipeline_session(config: SparkConfig, app: str, log_level: str = "ERROR") -> SparkSession:
+    """The session that a pipeline asks for under `spark`."""
+    conf: dict[str, Any] = dict(config.settings)
+    return session(app, config.master, config.cores, config.memory, log_level, **conf)
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""`penstock control` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main
+from penstock.control.client import ControlClient
+
+
+@pytest.fixture
+def flow_file(tmp_path: Path) -> Path:
+    (tmp_path / "flow.yaml").write_text(
+        f"log: logs\naddress: unix://{tmp_path}/control\nrun: run\n"
+        "classes:\n  gold: {target: 2s, priority: 6}\n  bulk: {target: 30s}\n"
+    )
+    return tmp_path / "flow.yaml"
+
+
+@pytest.fixture
+def served(flow_file: Path) -> Iterator[subprocess.Popen[str]]:
+    code = (
+        f"import sys; from penstock.cli import main; sys.exit(main(['control', 'serve', {str(flow_file)!r}]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving classes gold, bulk at unix://")
+            while not (flow_file.parent / "control").exists():
+                assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_control_plane_is_served_looked_at_and_stopped(
+    flow_file: Path, served: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"unix://{flow_file.parent}/control"
+    assert main(["control", "status", address]) == 0
+    shown = capsys.readouterr().out
+    assert "gold" in shown
+    assert "p95" in shown
+    assert main(["control", "status", address, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"]["bulk"]["target_s"] == 30.0
+    assert main(["control", "serve", str(flow_file)]) == 2
+    assert "an address has one control plane" in capsys.readouterr().err
+    assert ControlClient(address).request({"op": "status"})["status"]["slots"] == 1
+    served.send_signal(signal.SIGTERM)
+    assert served.stdout is not None
+    assert served.stdout.read() == "stopped\n"
+    assert served.wait(60) == 0
+    report = json.loads((flow_file.parent / "run" / "report.json").read_text())
+    assert report["classes"]["gold"]["priority"] == 6
+
+
+def test_what_cannot_be_served_or_reached_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flow.yaml").write_text("log: logs\nclasses: {gold: {target: 2s}}\n")
+    assert main(["control", "serve", str(tmp_path / "flow.yaml")]) == 2
+    assert main(["control", "serve", str(tmp_path / "flow.yaml"), "--address", "tcp://x"]) == 2
+    assert main(["control", "status", f"unix://{tmp_path}/nobody"]) == 2
+    none, scheme, silent = capsys.readouterr().err.splitlines()
+    assert "a shared control plane has an address" in none
+    assert "must be unix:// and an absolute path" in scheme
+    assert "is it running?" in silent
