@@ -13,10 +13,11 @@ from penstock.grants.selection import select, share_out
 from penstock.log.open import open_stream
 from penstock.log.paced import PacedLog
 from penstock.log.schedule import schedule_constant
+from penstock.spark.capacity import Start
 from penstock.spark.measured import batches
 from penstock.spark.source import ReadTask, read_task
 
-from .rig import SEGMENT_ROWS, Rig, median, spread, start_light
+from .rig import SEGMENT_ROWS, Rig, median, spread, start_light, start_noop
 
 LOW_RATE_PER_S = 5_000.0
 
@@ -41,23 +42,30 @@ def overhead(run: BenchRun) -> None:
     run.row("batch_time_ratio", median(times))
     run.note(f"throughput, one query: {spread(ones)}; three: {spread(threes)}; batch time: {spread(times)}")
     run.note(
-        "at saturation a filled log is drained, with nothing shed (dry run), in batches of half a target on "
-        "both sides; governed and ungoverned in turn, in random order; three ungoverned queries run at once"
+        "at saturation a filled log is drained, with nothing shed (dry run); governed and ungoverned in turn "
+        "and random order, in batches of as many rows on both sides; three governed queries have three times "
+        "the target of one"
     )
 
 
 def _throughput_ratio(rig: Rig, queries: int, seed: int) -> float:
-    """Rows a second governed over ungoverned, each bracketed by the other."""
+    """Rows a second governed over ungoverned, in batches of as many rows, each bracketed by the other."""
     order = [True, False, False, True]
     random.Random(seed).shuffle(order)
     rates: dict[bool, list[float]] = {True: [], False: []}
+    _, batch_rows = _drain(rig, queries, None)
     for is_governed in order:
-        rates[is_governed].append(_drain(rig, queries, is_governed))
+        rate, rows = _drain(rig, queries, None if is_governed else batch_rows)
+        rates[is_governed].append(rate)
+        batch_rows = rows if is_governed else batch_rows
     return sum(rates[True]) / sum(rates[False])
 
 
-def _drain(rig: Rig, queries: int, governed: bool, seconds: float = 12.0) -> float:
-    """Rows a second of so many queries that drain filled logs; batches of half the target."""
+def _drain(rig: Rig, queries: int, limit: int | None, seconds: float = 12.0) -> tuple[float, int]:
+    """Rows a second, and of a batch, of so many queries that drain a filled log.
+
+    Governed, they have a target of so many times that of one query; with a row limit nobody governs them.
+    """
     import penstock
     from penstock.spark.capacity import read_ungoverned
 
@@ -67,28 +75,23 @@ def _drain(rig: Rig, queries: int, governed: bool, seconds: float = 12.0) -> flo
     started = []
     flow = None
     try:
-        if governed:
-            config = {"log": root, "classes": {"bench": {"target": rig.target_s, "dry_run": True}}}
+        if limit is None:
+            config = {"log": root, "classes": {"bench": {"target": queries * rig.target_s, "dry_run": True}}}
             flow = penstock.attach(rig.spark, config)
             streams = [flow.read_stream("readings", cls="bench", query=f"q{i}") for i in range(queries)]
         else:
-            streams = [
-                read_ungoverned(rig.spark, root / "readings", rig.batch_rows // queries)
-                for _ in range(queries)
-            ]
+            streams = [read_ungoverned(rig.spark, root / "readings", limit) for _ in range(queries)]
         started = [rig.start(stream, str(rig.new("cp"))) for stream in streams]
-        time.sleep(8.0)
+        time.sleep(12.0)
         from_s = time.time()
         time.sleep(seconds)
         until_s = time.time()
-        rows = 0.0
-        for query in started:
-            done = batches([dict(report) for report in query.recentProgress], log)
-            # a batch that spans the border counts by the part of it inside
-            for b in done:
-                inside = max(0.0, min(b.ended_s, until_s) - max(b.began_s, from_s))
-                rows += b.rows * inside / b.took_s
-        return rows / seconds
+        done = [b for q in started for b in batches([dict(report) for report in q.recentProgress], log)]
+        # a batch that spans the border counts by the part of it inside
+        inside = [max(0.0, min(b.ended_s, until_s) - max(b.began_s, from_s)) / b.took_s for b in done]
+        rows = sum(part * b.rows for part, b in zip(inside, done, strict=True))
+        sizes = [b.rows for part, b in zip(inside, done, strict=True) if part > 0]
+        return rows / seconds, round(median(sizes))
     finally:
         if flow is not None:
             flow.stop()
@@ -123,20 +126,24 @@ def _busy_ms(report: dict) -> float:
 @bench("drop-cost", title="a dropped row's cost / a processed row's, by whole segments and inside one")
 def drop_cost(run: BenchRun) -> None:
     repeats = 3 if run.quick else max(5, run.repeats)
-    with Rig(start_light) as rig:
-        run.progress("warming up", total=2)
-        rig.warm_up(15.0)
-        rig.target_s = 2.0
-        rig.measure_target()
-        run.progress("a processed row", advance=1)
-        processed = [1.0 / rig.capacity().rows_per_s for _ in range(repeats)]
+    processed: dict[Start, list[float]] = {}
+    with Rig() as rig:
+        run.progress("warming up", total=3)
+        for start, name in ((start_noop, "a processed row"), (start_light, "one of a light query")):
+            rig.start = start
+            rig.warm_up(15.0)
+            rig.measure_target()
+            run.progress(name, advance=1)
+            processed[start] = [1.0 / rig.capacity().rows_per_s for _ in range(repeats)]
         run.progress("dropped rows", advance=1)
         by_segment = [_drop_s(rig.filled, Plan("segment", segment_keep=0, seed=i)) for i in range(repeats)]
         inside = [_drop_s(rig.filled, Plan("row", row_keep=SCALE // 1000, seed=i)) for i in range(repeats)]
-    run.row("segment_drop_cost", median(by_segment) / median(processed))
-    run.row("inside_drop_cost", median(inside) / median(processed))
+    heavy_s, light_s = (median(processed[start]) for start in (start_noop, start_light))
+    run.row("segment_drop_cost", median(by_segment) / heavy_s)
+    run.row("inside_drop_cost", median(inside) / heavy_s)
+    run.row("inside_drop_cost_light", median(inside) / light_s)
     run.note(
-        f"processed {median(processed) * 1e6:.2f} us a row (a light windowed aggregate on all cores); "
+        f"processed {heavy_s * 1e6:.2f} us a row, {light_s * 1e6:.2f} by a light query, both on all cores; "
         f"dropped {median(by_segment) * 1e9:.2f} ns by segment, {median(inside) * 1e9:.1f} inside, on one "
         "core: planning and reading of four million rows, as the source does it"
     )

@@ -134,6 +134,7 @@ def test_the_summary_says_what_is_gone_and_what_stays() -> None:
     )
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_windowed_query_of_a_pipeline_is_backfilled_by_the_command(pipeline: Path) -> None:
     penstock = str(Path(sys.executable).with_name("penstock"))

@@ -71,6 +71,7 @@ def books_balance(report: dict[str, Any]) -> bool:
     return all(part["offered"] == part["admitted"] + part["shed"] + part["waiting"] for part in parts)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path, pipeline: Path) -> None:
     process = started(pipeline, "--seconds", 10, "--run", tmp_path / "run", "--json", "-")
@@ -96,6 +97,7 @@ def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path,
     assert main(["replay", str(tmp_path / "run")]) == 0  # the same decisions
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_signal_stops_a_run_and_a_dry_run_sheds_nothing(tmp_path: Path, pipeline: Path) -> None:
     changes = ["--set", "streams.readings.source.rate=20000", "--set", "classes.gold.target=1s"]

@@ -145,6 +145,7 @@ def test_a_control_plane_that_hangs_is_done_without_until_it_answers_again(
         fill(log, range(4000, 5000))
         until(flow.drain, "the end", query)
         assert not offsets(query)[-1].ungoverned
+        assert rows_of(flow, "readings", "ungoverned") >= len(alone)
         check_books(flow, {"readings": 5000})
     assert ids(spark.table("hangs")) == list(range(5000))
 

@@ -32,6 +32,7 @@ def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
         "keep_fraction": 0.75,
         "delay": delay,
         "delay_since_mark": delay,
+        "result_delay": {**delay, "p95_s": 4.25},
         "share": 0.6,
         "headroom": 0.9,
         "reason": "room for [all] rows",
@@ -71,7 +72,7 @@ def test_readers_of_a_query_are_added_up_under_its_name() -> None:
 
 def test_the_closing_table_shows_every_figure_uncut_in_120_columns() -> None:
     text = shown(closing_table(class_report(STATUS), "small, 12 s"))
-    for figure in ("1,234,567", "1,234,000", "500", "67", "0.50", "1.80", "2.50", "0.60", "headroom"):
+    for figure in ("1,234,567", "1,234,000", "500", "67", "0.50", "1.80", "2.50", "4.25", "0.60", "headroom"):
         assert figure in text
     assert "…" not in text
 

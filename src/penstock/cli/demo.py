@@ -96,13 +96,15 @@ def _run(console: Console, folder: Path) -> DemoResult:
         root = demo.make_streams(work / "log", _arrivals(), capacity, demo.GOVERNED_S + 15.0)
         with _live(console, "Penstock", demo.GOVERNED_S) as show:
             governed, governed_from_s = demo.run_governed(spark, work, root, show, folder / "run")
+        say("measuring the capacity again")
+        after = demo.measure_again(spark, work, capacity)
         with _live(console, "plain Structured Streaming", demo.PLAIN_S) as show:
             plain, plain_from_s = demo.run_plain(spark, work, root, show)
     finally:
         if spark is not None:
             spark.stop()
         shutil.rmtree(work, ignore_errors=True)
-    return demo.DemoResult(capacity, governed, governed_from_s, plain, plain_from_s)
+    return demo.DemoResult(capacity, after, governed, governed_from_s, plain, plain_from_s)
 
 
 def _arrivals() -> Any:
@@ -168,7 +170,8 @@ def _print(console: Console, result: DemoResult) -> None:
         )
     console.print(table)
     console.print(
-        f"admitted in the second half: {result.admitted_to_capacity:.2f} of the measured capacity",
+        f"admitted in the second half: {result.admitted_to_capacity:.2f} of the measured capacity "
+        f"({result.capacity.rows_per_s:,.0f} rows/s before, {result.capacity_after.rows_per_s:,.0f} after)",
         highlight=False,
     )
 

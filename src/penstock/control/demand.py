@@ -36,5 +36,6 @@ def demands_of(
         waiting = sum(q.waiting.rows for q in busy if q.waiting is not None and q.lease is None)
         half_s = target_s / 2
         work_s = (waiting + governed.plant.rate_per_s * half_s) * row_s + fixed_s * max(1, len(busy))
-        demands[name] = Demand(weights[name], target_s, min(work_s / half_s, 1.0), max(1, len(busy)), fixed_s)
+        count = max(1, len(busy))
+        demands[name] = Demand(weights[name], target_s, min(work_s / half_s, float(count)), count, fixed_s)
     return demands

@@ -37,6 +37,12 @@ _log = logging.getLogger(__name__)
 
 FIRST_ROWS = 1000
 """Rows of a query's first batch, about whose cost nothing is known."""
+OVERLAP_FIXED = 3.0
+"""A batch is granted so many of its fixed costs before the one that runs is expected to end."""
+PARALLEL_MEMORY_S = 10.0
+WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
+"""A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
+and fuller batches, when others need the time."""
 OLD_TARGETS = 10.0
 """Rows so many targets old are not late because of an overload."""
 GROWTH = 4.0
@@ -81,6 +87,8 @@ class Governor:
         """By query that waits to run a batch again, when it last asked for a slot."""
         self._decider = Decider(self.classes, self.queries, self._look, self.turn, self.clock, timer)
         self.started_s = self._last_s = timer()
+        self._parallel = 1.0
+        """Batches that run at once while any does, on average: they overlap at their ends."""
         self._grants = 0
 
     def clock(self) -> float:
@@ -226,24 +234,24 @@ class Governor:
         self._release(query)
         query.done_s = self.timer()
         query.batches += 1
-        plant = self.classes[query.cls].plant
-        self._send_out(query)
+        plant, now_s = self.classes[query.cls].plant, self.clock()
+        self._send_out(query, now_s)
         if lease.replay:
             query.data_since_tick |= lease.admitted > 0
             return
         if lease.admitted:
             total = float(lease.arrival_rows.sum())
             rows = lease.arrival_rows * (lease.admitted / total) if total else lease.arrival_rows
-            delays_s = np.maximum(self.clock() - lease.arrival_s, 0.0)
+            delays_s = np.maximum(now_s - lease.arrival_s, 0.0)
             plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
             query.data_since_tick = True
             query.closing = lease.arrival_s, rows
             if not any(reader.token in self.windowed for reader in query.readers.values()):
-                self._send_out(query)
+                self._send_out(query, now_s)
         query.cost.learn(lease.admitted, took_s)
         query.largest_rows = max(query.largest_rows, lease.admitted)
 
-    def _send_out(self, query: Query) -> None:
+    def _send_out(self, query: Query, now_s: float) -> None:
         """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
 
         Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as
@@ -251,7 +259,7 @@ class Governor:
         """
         if query.closing is not None:
             arrival_s, rows = query.closing
-            self.classes[query.cls].plant.sent_out(np.maximum(self.clock() - arrival_s, 0.0), rows)
+            self.classes[query.cls].plant.sent_out(np.maximum(now_s - arrival_s, 0.0), rows)
             query.closing = None
 
     # -- whose turn, and is it worth it ---------------------------------------------------------
@@ -259,8 +267,24 @@ class Governor:
     def _running(self, besides: str | None = None) -> int:
         """Grants that are held, those left out whose readers come from one call of `read_stream`: a self-join
         of its DataFrame plans both sides for one batch, and the second must not wait for the first."""
-        held = [query for query in self.queries.values() if query.lease is not None]
-        return sum(any(not r.token or r.token != besides for r in query.readers.values()) for query in held)
+        return sum(
+            any(not r.token or r.token != besides for r in query.readers.values()) for query in self._held()
+        )
+
+    def _held(self) -> list[Query]:
+        return [query for query in self.queries.values() if query.lease is not None]
+
+    def _ends_soon(self, running: Query, other: Query) -> bool:
+        """Whether a batch ends about when another, granted now, would begin to need the cores.
+
+        Starting a batch (offset log, planning, tasks) leaves the cores idle: it runs beside the end of the
+        one before.
+        """
+        lease = running.lease
+        if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
+            return False
+        rest_s = running.cost.batch_s(lease.admitted) - (self.timer() - lease.began_s)
+        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
 
     def unfinished(self) -> list[str]:
         """Connected queries that hold a grant, or have rows or windows left to work off."""
@@ -303,13 +327,18 @@ class Governor:
         if oldest_s > self._wall() and quiet_s >= target_s / 2:  # the clock went back: their age is not known
             return True
         age_s = max(0.0, self.clock() - oldest_s)
-        if age_s + query.cost.batch_s(waiting.rows) >= target_s / 2:
+        others = any(
+            q.waiting is not None and q.waiting.rows for q in self.queries.values() if q is not query
+        )
+        worth_at = WORTH_AT_SHARED if others else WORTH_AT
+        if age_s + query.cost.batch_s(waiting.rows) >= worth_at * target_s:
             return True
         return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
 
     def _is_next(self, query: Query) -> bool:
-        now = self.timer()
-        if self._running() >= self.config.slots:
+        now, held = self.timer(), self._held()
+        ending = [q for q in held if self._ends_soon(q, query)]
+        if len(held) - len(ending) >= self.config.slots or len(held) > self.config.slots:
             return False
         # who asks when its batch ends would take the slot again before one that waits for it hears of it
         if any(now - at_s <= STALE_S for at_s in self._replays.values()):
@@ -319,18 +348,20 @@ class Governor:
             for q in self.queries.values()
             if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
         ]
-        if self.turns.next_of({q.cls for q in wanting}) != query.cls:
+        # a class whose batch is about to end may be next again, with what that batch will have used
+        again = [q for q in ending if len(held) >= self.config.slots and self._look(q).rows]
+        used_s = {q.cls: now - q.lease.began_s for q in again if q.lease is not None}
+        if self.turns.next_of({q.cls for q in wanting} | set(used_s), used_s) != query.cls:
             return False
         mine = [q for q in wanting if q.cls == query.cls]
         if min(mine, key=_head).key != query.key:
             return False
-        holding = {q.cls for q in self.queries.values() if q.lease is not None}
-        self.turns.begin(query.cls, {q.cls for q in wanting} | holding)
+        self.turns.begin(query.cls, {q.cls for q in wanting} | {q.cls for q in held})
         return True
 
     def turn(self, query: Query) -> Turn:
         """How long a grant of this query may be, among the classes that have work."""
-        return plan_turns(self.demands(query.cls))[query.cls]
+        return plan_turns(self.demands(query.cls), self._parallel)[query.cls]
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
@@ -416,6 +447,8 @@ class Governor:
         now = self.timer()
         passed_s, self._last_s = now - self._last_s, now
         self._memory.beat(self.queries, now)
+        if held := len(self._held()):
+            self._parallel += (held - self._parallel) * (1.0 - math.exp(-passed_s / PARALLEL_MEMORY_S))
         for name, governed in self.classes.items():
             queries = [q for q in self.queries.values() if q.cls == name and q.readers]
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
@@ -427,7 +460,7 @@ class Governor:
 
     def _period_s(self, governed: GovernedClass) -> float:
         """A decision on a period in which no batch ended would be one on nothing."""
-        turns = plan_turns(self.demands(governed.name))
+        turns = plan_turns(self.demands(governed.name), self._parallel)
         return max(governed.period_s, turns[governed.name].cycle_s)
 
     # -- commands -------------------------------------------------------------------------------

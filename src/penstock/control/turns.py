@@ -20,7 +20,7 @@ class Demand:
     Attributes:
         weight: Its part of the time.
         target_s: Its delay target, less the slack it keeps.
-        load: Seconds of batch time that its input asks for in a second; at most what it could use.
+        load: Seconds of batch time that its input asks for in a second; at most one for each query.
         queries: How many of its queries have input.
         fixed_s: The fixed cost of one of its batches.
     """
@@ -45,32 +45,36 @@ LEAST_FIXED = 2.0
 """A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
 
 
-def plan_turns(demands: Mapping[str, Demand]) -> dict[str, Turn]:
+def plan_turns(demands: Mapping[str, Demand], parallel: float = 1.0) -> dict[str, Turn]:
     """Lengths of turns such that a row that just missed one is still in time after the next.
 
     With share e_k of the time and n_k queries, a query of class k gets e_k / n_k of each cycle C. A row waits
     at most C for its turn and e_k C / n_k for its batch, so C is the largest with C (1 + e_k / n_k) <= target
     for every class.
+
+    Args:
+        demands: By class.
+        parallel: Batches that run at once, on average: so many seconds of batches there are in a second.
     """
     if not demands:
         return {}
-    shares = fill_shares({name: (d.weight, d.load) for name, d in demands.items()})
-    cycle_s = min(d.target_s / (1.0 + shares[name] / d.queries) for name, d in demands.items())
+    shares = fill_shares({name: (d.weight, d.load) for name, d in demands.items()}, parallel)
+    parts = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
+    cycle_s = min(d.target_s / (1.0 + parts[name]) for name, d in demands.items())
     turns = {}
     for name, d in demands.items():
-        share = shares[name] / d.queries
-        length_s = min(max(share * cycle_s, LEAST_FIXED * d.fixed_s), d.target_s)
+        length_s = min(max(parts[name] * cycle_s, LEAST_FIXED * d.fixed_s), d.target_s)
         turns[name] = Turn(length_s, max(cycle_s, length_s), shares[name])
     return turns
 
 
-def fill_shares(demands: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Divides one second of time by (weight, load): nobody gets more than it asks for while another is short.
+def fill_shares(demands: Mapping[str, tuple[float, float]], total: float = 1.0) -> dict[str, float]:
+    """Divides time by (weight, load): nobody gets more than it asks for while another is short.
 
-    What is left when all are satisfied is handed out by weight as well, so the shares add up to one.
+    What is left when all are satisfied is handed out by weight as well, so the shares add up to the total.
     """
     shares: dict[str, float] = {}
-    open_names, left = set(demands), 1.0
+    open_names, left = set(demands), total
     while open_names:
         weight = sum(demands[name][0] for name in open_names)
         satisfied = {n for n in open_names if demands[n][1] <= left * demands[n][0] / weight + 1e-12}
@@ -81,8 +85,8 @@ def fill_shares(demands: Mapping[str, tuple[float, float]]) -> dict[str, float]:
             shares[name] = demands[name][1]
         left -= sum(demands[name][1] for name in satisfied)
         open_names -= satisfied
-    total = sum(weight for weight, _ in demands.values())
-    return {name: shares[name] + left * demands[name][0] / total for name in demands}
+    weights = sum(weight for weight, _ in demands.values())
+    return {name: shares[name] + left * demands[name][0] / weights for name in demands}
 
 
 class Turns:
@@ -107,9 +111,19 @@ class Turns:
     def weights(self) -> Mapping[str, float]:
         return self._weights
 
-    def next_of(self, wanting: Iterable[str]) -> str | None:
-        """The class whose turn it is among those that want one; equal use: the higher weight first."""
-        return min(wanting, key=lambda n: (self._used[n], -self._weights[n], n), default=None)
+    def next_of(self, wanting: Iterable[str], running_s: Mapping[str, float] | None = None) -> str | None:
+        """The class whose turn it is among those that want one; equal use: the higher weight first.
+
+        Args:
+            wanting: Classes that could use a turn.
+            running_s: Seconds of batches that run and are not booked yet.
+        """
+        running = running_s or {}
+
+        def used(name: str) -> float:
+            return self._used[name] + running.get(name, 0.0) / self._weights[name]
+
+        return min(wanting, key=lambda name: (used(name), -self._weights[name], name), default=None)
 
     def begin(self, name: str, wanting: Iterable[str]) -> None:
         """A class takes its turn. Who does not want one now saves nothing up for later."""

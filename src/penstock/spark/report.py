@@ -44,7 +44,7 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """The closing report, a line a class; see `class_report`."""
     table = _table(
-        title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result p95", "share", "headroom")
+        title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result", "share", "headroom")
     )
     for name, cls in classes.items():
         delay = cls["delay"]
@@ -96,9 +96,9 @@ def status_line(status: Mapping[str, Any], at_s: float) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = (
-        "target, age of the oldest waiting row and delays in seconds",
+        "target, age of the oldest waiting row and delays in seconds; result: p95 until the answer is sent",
         "left",
     )
     table.add_column("class", style="bold", no_wrap=True)
