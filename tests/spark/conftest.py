@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses the session, or a fixture that does, is one that needs Spark."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A quiet session on two cores; mark the module with `pytestmark = pytest.mark.spark`."""
+    """A quiet session on two cores. A test that starts a JVM of its own is marked `spark` by hand."""
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),

@@ -161,6 +161,7 @@ writer.trigger(availableNow=True).start().awaitTermination()
 """
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_nothing_is_missing_and_nothing_twice_after_the_driver_is_killed(
     tmp_path: Path, numbers: Path
