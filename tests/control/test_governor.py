@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.governor import FIRST_ROWS
+from penstock.control.granting import FIRST_ROWS
 from penstock.control.members import Answer, Joining
 from penstock.control.status import status
 from penstock.errors import InvalidInputError, UnknownNameError

@@ -19,14 +19,14 @@ from penstock.control.backlog import Waiting, cut, look
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, govern
 from penstock.control.cost import CostModel
 from penstock.control.cycle import SafetyLimits
-from penstock.control.deciding import Decider, timing
-from penstock.control.delays import arrivals
-from penstock.control.demand import STALE_S, demands_of
+from penstock.control.deciding import Decider
+from penstock.control.granting import lease_of, row_limit, same_cut, tick_of, warn_of_late
 from penstock.control.members import Answer, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.replay import describe_manager
-from penstock.control.turns import Demand, Turn, Turns, plan_turns
+from penstock.control.scheduling import Scheduler
+from penstock.control.turns import Turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL, Plan, Sampling, plan_for
@@ -34,19 +34,6 @@ from penstock.log.protocol import StreamLog
 from penstock.model import NO_ROWS
 
 _log = logging.getLogger(__name__)
-
-FIRST_ROWS = 1000
-"""Rows of a query's first batch, about whose cost nothing is known."""
-OVERLAP_FIXED = 3.0
-"""A batch is granted so many of its fixed costs before the one that runs is expected to end."""
-PARALLEL_MEMORY_S = 10.0
-WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
-"""A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
-and fuller batches, when others need the time."""
-OLD_TARGETS = 10.0
-"""Rows so many targets old are not late because of an overload."""
-GROWTH = 4.0
-"""A batch has at most so many times the rows of the largest before it."""
 
 
 class Governor:
@@ -83,18 +70,23 @@ class Governor:
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.shedding = True
-        self._replays: dict[str, float] = {}
-        """By query that waits to run a batch again, when it last asked for a slot."""
-        self._decider = Decider(self.classes, self.queries, self._look, self.turn, self.clock, timer)
+        self._scheduler = Scheduler(
+            self.classes, self.queries, self.turns, config.slots, self._look, self._age_s, timer
+        )
+        self._decider = Decider(
+            self.classes, self.queries, self._look, self._scheduler.turn, self.clock, timer
+        )
         self.started_s = self._last_s = timer()
-        self._parallel = 1.0
-        """Batches that run at once while any does, on average: they overlap at their ends."""
         self._grants = 0
 
     def clock(self) -> float:
         """Seconds since the epoch, never before a row that is there: when the clock goes back, a cut at "now"
         would hide all rows until it has caught up."""
         return max(self._wall(), self._newest_s)
+
+    def _age_s(self, arrival_s: float) -> float | None:
+        """How old a row is; `None` when the clock went back, and nobody knows."""
+        return None if arrival_s > self._wall() else max(0.0, self.clock() - arrival_s)
 
     # -- members --------------------------------------------------------------------------------
 
@@ -188,13 +180,13 @@ class Governor:
                 raise InvalidInputError(*self.forbidden.pop(name))
         query.asked_s = self.timer()
         if query.lease is not None:
-            return self._same_cut(query, query.lease, reader)
+            return same_cut(query.lease, reader)
         if reader_id != query.leader or query.refused:
             return None
         if reader.slot and reader.questions == 1 and len(query.readers) == 1:
             return None  # Spark asks the query's other readers before it asks again: then they have joined
         self._look(query)
-        if not self._worth_it(query) or not self._is_next(query):
+        if not self._scheduler.wants(query) or not self._scheduler.is_next(query):
             return None
         return self._grant(query, reader)
 
@@ -211,10 +203,8 @@ class Governor:
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
         if query.lease is None:
-            if self._running(besides=reader.token) >= self.config.slots:
-                self._replays[query.key] = self.timer()
+            if not self._scheduler.takes_slot_again(query, reader.token):
                 return False
-            self._replays.pop(query.key, None)
             query.lease = Lease(self.timer(), math.inf, {}, {}, replay=True)
             query.lease.answered.update(query.readers)
         lease = query.lease
@@ -262,29 +252,7 @@ class Governor:
             self.classes[query.cls].plant.sent_out(np.maximum(now_s - arrival_s, 0.0), rows)
             query.closing = None
 
-    # -- whose turn, and is it worth it ---------------------------------------------------------
-
-    def _running(self, besides: str | None = None) -> int:
-        """Grants that are held, those left out whose readers come from one call of `read_stream`: a self-join
-        of its DataFrame plans both sides for one batch, and the second must not wait for the first."""
-        return sum(
-            any(not r.token or r.token != besides for r in query.readers.values()) for query in self._held()
-        )
-
-    def _held(self) -> list[Query]:
-        return [query for query in self.queries.values() if query.lease is not None]
-
-    def _ends_soon(self, running: Query, other: Query) -> bool:
-        """Whether a batch ends about when another, granted now, would begin to need the cores.
-
-        Starting a batch (offset log, planning, tasks) leaves the cores idle: it runs beside the end of the
-        one before.
-        """
-        lease = running.lease
-        if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
-            return False
-        rest_s = running.cost.batch_s(lease.admitted) - (self.timer() - lease.began_s)
-        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
+    # -- what waits -----------------------------------------------------------------------------
 
     def unfinished(self) -> list[str]:
         """Connected queries that hold a grant, or have rows or windows left to work off."""
@@ -307,138 +275,33 @@ class Governor:
                 reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
         return query.waiting
 
-    def _worth_it(self, query: Query) -> bool:
-        """Whether a batch now is better than a fuller one a little later."""
-        assert query.waiting is not None
-        wants = self._wants(query, query.waiting)
-        if not wants:
-            query.wants_since_s = None
-        elif query.wants_since_s is None:
-            query.wants_since_s = self.timer()
-        return wants
-
-    def _wants(self, query: Query, waiting: Waiting) -> bool:
-        target_s = self.classes[query.cls].plant.cls.delay_target_s
-        oldest_s, quiet_s = waiting.oldest_s, self.timer() - query.done_s
-        if oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
-            return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
-        if not query.cost.ready or query.draining:
-            return True
-        if oldest_s > self._wall() and quiet_s >= target_s / 2:  # the clock went back: their age is not known
-            return True
-        age_s = max(0.0, self.clock() - oldest_s)
-        others = any(
-            q.waiting is not None and q.waiting.rows for q in self.queries.values() if q is not query
-        )
-        worth_at = WORTH_AT_SHARED if others else WORTH_AT
-        if age_s + query.cost.batch_s(waiting.rows) >= worth_at * target_s:
-            return True
-        return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
-
-    def _is_next(self, query: Query) -> bool:
-        now, held = self.timer(), self._held()
-        ending = [q for q in held if self._ends_soon(q, query)]
-        if len(held) - len(ending) >= self.config.slots or len(held) > self.config.slots:
-            return False
-        # who asks when its batch ends would take the slot again before one that waits for it hears of it
-        if any(now - at_s <= STALE_S for at_s in self._replays.values()):
-            return False
-        wanting = [
-            q
-            for q in self.queries.values()
-            if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
-        ]
-        # a class whose batch is about to end may be next again, with what that batch will have used
-        again = [q for q in ending if len(held) >= self.config.slots and self._look(q).rows]
-        used_s = {q.cls: now - q.lease.began_s for q in again if q.lease is not None}
-        if self.turns.next_of({q.cls for q in wanting} | set(used_s), used_s) != query.cls:
-            return False
-        mine = [q for q in wanting if q.cls == query.cls]
-        if min(mine, key=_head).key != query.key:
-            return False
-        self.turns.begin(query.cls, {q.cls for q in wanting} | {q.cls for q in held})
-        return True
-
-    def turn(self, query: Query) -> Turn:
-        """How long a grant of this query may be, among the classes that have work."""
-        return plan_turns(self.demands(query.cls), self._parallel)[query.cls]
-
-    def demands(self, *also: str) -> dict[str, Demand]:
-        """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(self.classes, self.queries, self.turns.weights, self.timer(), also)
-
     # -- grants ---------------------------------------------------------------------------------
 
     def _grant(self, query: Query, reader: Reader) -> Answer:
         assert query.waiting is not None
         governed, waiting = self.classes[query.cls], query.waiting
+        query.wants_since_s = None
         if waiting.oldest_s is None:
             query.data_since_tick = False
-            ends = {name: dict(positions) for name, positions in waiting.ends.items()}
-            query.lease = Lease(self.timer(), self.clock(), ends, {})
+            query.lease = tick_of(waiting, self.timer(), self.clock())
             query.lease.answered.add(reader.id)
-            query.wants_since_s = None
             return Answer(dict(reader.positions), {}, KEEP_ALL, tick=True)
-        turn = self.turn(query)
+        turn = self._scheduler.turn(query)
         grant = self._decider.grant(query, waiting, turn, self.shedding)
-        limit = self._row_limit(query, turn)
-        decided = cut(waiting, grant, limit)
-        self._warn_of_late(query, waiting.oldest_s, decided.late_rows)
-        plan = self._plan(governed, query, grant.keep_fraction, decided.rows)
-        lease = Lease(
-            self.timer(),
-            grant.cut_s,
-            {name: dict(ends) for name, ends in decided.ends.items()},
-            {name: dict(late) for name, late in decided.late.items()},
-            plan,
-        )
-        points = [
-            arrivals(s, decided.late[s.reader][s.partition], decided.ends[s.reader][s.partition])
-            for s in waiting.stretches
-        ]
-        lease.arrival_s = np.concatenate([times for times, _ in points])
-        lease.arrival_rows = np.concatenate([rows for _, rows in points])
-        query.lease, query.wants_since_s = lease, None
-        return self._same_cut(query, lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
+        decided = cut(waiting, grant, row_limit(query, turn))
+        target_s = governed.plant.cls.delay_target_s
+        warn_of_late(query, self.clock() - waiting.oldest_s, target_s, decided.late_rows)
+        plan = self._plan(governed, query, grant.keep_fraction)
+        query.lease = lease_of(waiting, decided, grant, plan, self.timer())
+        return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
 
-    def _warn_of_late(self, query: Query, oldest_s: float, rows: int) -> None:
-        """Says once that a query sheds what is far older than its target: an old log, or it was down."""
-        age_s, target_s = self.clock() - oldest_s, self.classes[query.cls].plant.cls.delay_target_s
-        if rows and age_s >= OLD_TARGETS * target_s and not query.warned_late:
-            query.warned_late = True
-            _log.warning(
-                "query %s sheds %d rows as late: the oldest arrived %.0f s ago, its target is %g s; "
-                "to catch up on an old log run it once with availableNow, or with shedding off",
-                query.name,
-                rows,
-                age_s,
-                target_s,
-            )
-
-    def _row_limit(self, query: Query, turn: Turn) -> float:
-        growth = max(FIRST_ROWS, GROWTH * query.largest_rows)
-        if query.cost.warming:
-            return FIRST_ROWS
-        known = timing(query, turn)
-        return growth if known is None else min(growth, max(1.0, query.cost.rows_in(known.length_s)))
-
-    def _plan(self, governed: GovernedClass, query: Query, keep: float, rows: int) -> Plan:
+    def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:
         self._grants += 1
         sampling: Sampling = governed.config.sampling
         # a cohort of keys is meant to last; rows and segments are drawn anew in every grant
         seed = self.config.seed if sampling == "key" else hash((self.config.seed, self._grants)) & 0x7FFFFFFF
         buckets = min(reader.log.key_buckets for reader in query.readers.values())
         return plan_for(keep, sampling, seed, buckets)
-
-    def _same_cut(self, query: Query, lease: Lease, reader: Reader) -> Answer | None:
-        """A reader's part of its query's grant; `None` when it has no row up to the cut."""
-        lease.answered.add(reader.id)
-        if reader.id not in lease.ends:  # it joined after the grant was made: it waits for the next
-            return None
-        ends = {**reader.positions, **lease.ends[reader.id]}
-        if ends == dict(reader.positions):
-            return None
-        return Answer(ends, lease.late.get(reader.id, {}), lease.plan)
 
     # -- the periodic part ----------------------------------------------------------------------
 
@@ -447,8 +310,7 @@ class Governor:
         now = self.timer()
         passed_s, self._last_s = now - self._last_s, now
         self._memory.beat(self.queries, now)
-        if held := len(self._held()):
-            self._parallel += (held - self._parallel) * (1.0 - math.exp(-passed_s / PARALLEL_MEMORY_S))
+        self._scheduler.beat(passed_s)
         for name, governed in self.classes.items():
             queries = [q for q in self.queries.values() if q.cls == name and q.readers]
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
@@ -460,8 +322,7 @@ class Governor:
 
     def _period_s(self, governed: GovernedClass) -> float:
         """A decision on a period in which no batch ended would be one on nothing."""
-        turns = plan_turns(self.demands(governed.name), self._parallel)
-        return max(governed.period_s, turns[governed.name].cycle_s)
+        return max(governed.period_s, self._scheduler.turn_of(governed.name).cycle_s)
 
     # -- commands -------------------------------------------------------------------------------
 
@@ -510,19 +371,7 @@ class Governor:
 
     def floor_s(self, name: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
-        queries = [q for q in self.queries.values() if q.cost.ready]
-        mine = [q for q in queries if q.cls == name]
-        if not mine:
-            return None
-        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
-        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
-        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
-
-
-def _head(query: Query) -> tuple[float, float, str]:
-    """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
-    oldest_s = query.waiting.oldest_s if query.waiting is not None else None
-    return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
+        return self._scheduler.floor_s(name)
 
 
 def _by_itself(before: Reader | None, past: tuple[StreamLog, Offset] | None, offset: Offset) -> int:

@@ -1,0 +1,171 @@
+"""Whose turn it is among the queries that want one, whether a batch is worth it yet, how long it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from penstock.control.backlog import Waiting
+from penstock.control.classes import GovernedClass
+from penstock.control.demand import STALE_S, demands_of
+from penstock.control.members import Query
+from penstock.control.turns import Demand, Turn, Turns, plan_turns
+
+OVERLAP_FIXED = 3.0
+"""A batch is granted so many of its fixed costs before the one that runs is expected to end."""
+PARALLEL_MEMORY_S = 10.0
+WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
+"""A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
+and fuller batches, when others need the time."""
+
+
+class Scheduler:
+    """Slots and turns over the queries of all classes.
+
+    Args:
+        classes: By name.
+        queries: By key.
+        turns: Who has used how much.
+        slots: Batches that may run at once, beside those that are about to end.
+        look: Refreshes what waits for a query.
+        age_s: How old a row is that arrived at a moment; `None` if the clock cannot tell.
+        timer: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        classes: Mapping[str, GovernedClass],
+        queries: Mapping[str, Query],
+        turns: Turns,
+        slots: int,
+        look: Callable[[Query], Waiting],
+        age_s: Callable[[float], float | None],
+        timer: Callable[[], float],
+    ) -> None:
+        self._classes, self._queries, self.turns, self._slots = classes, queries, turns, slots
+        self._look, self._age_s, self._timer = look, age_s, timer
+        self._parallel = 1.0
+        """Batches that run at once while any does, on average: they overlap at their ends."""
+        self._replays: dict[str, float] = {}
+        """By query that waits to run a batch again, when it last asked for a slot."""
+
+    def beat(self, passed_s: float) -> None:
+        """Time has passed."""
+        if held := len(self._held()):
+            self._parallel += (held - self._parallel) * (1.0 - math.exp(-passed_s / PARALLEL_MEMORY_S))
+
+    # -- slots ----------------------------------------------------------------------------------
+
+    def _held(self) -> list[Query]:
+        return [query for query in self._queries.values() if query.lease is not None]
+
+    def takes_slot_again(self, query: Query, token: str) -> bool:
+        """Whether a batch that is run again after a restart may begin; if not, it goes before all others.
+
+        Leases of readers with the same token do not count: a self-join of one DataFrame plans both sides for
+        one batch, and the second must not wait for the first.
+        """
+        besides = [any(not r.token or r.token != token for r in q.readers.values()) for q in self._held()]
+        if sum(besides) >= self._slots:
+            self._replays[query.key] = self._timer()
+            return False
+        self._replays.pop(query.key, None)
+        return True
+
+    def _ends_soon(self, running: Query, other: Query) -> bool:
+        """Whether a batch ends about when another, granted now, would begin to need the cores.
+
+        Starting a batch (offset log, planning, tasks) leaves the cores idle: it runs beside the end of the
+        one before.
+        """
+        lease = running.lease
+        if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
+            return False
+        rest_s = running.cost.batch_s(lease.admitted) - (self._timer() - lease.began_s)
+        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
+
+    # -- is it worth it -------------------------------------------------------------------------
+
+    def wants(self, query: Query) -> bool:
+        """Whether a batch now is better than a fuller one a little later."""
+        assert query.waiting is not None
+        wants = self._wants(query, query.waiting)
+        if not wants:
+            query.wants_since_s = None
+        elif query.wants_since_s is None:
+            query.wants_since_s = self._timer()
+        return wants
+
+    def _wants(self, query: Query, waiting: Waiting) -> bool:
+        target_s = self._classes[query.cls].plant.cls.delay_target_s
+        quiet_s = self._timer() - query.done_s
+        if waiting.oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
+            return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
+        if not query.cost.ready or query.draining:
+            return True
+        age_s = self._age_s(waiting.oldest_s)
+        if age_s is None and quiet_s >= target_s / 2:
+            return True
+        worth_at_s = target_s * (WORTH_AT_SHARED if self._others_wait(query) else WORTH_AT)
+        if (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= worth_at_s:
+            return True
+        return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
+
+    def _others_wait(self, query: Query) -> bool:
+        others = (q.waiting for q in self._queries.values() if q is not query)
+        return any(waiting is not None and waiting.rows for waiting in others)
+
+    # -- whose turn -----------------------------------------------------------------------------
+
+    def is_next(self, query: Query) -> bool:
+        """Whether a query that wants a turn gets it now; it is then begun."""
+        now, held = self._timer(), self._held()
+        ending = [q for q in held if self._ends_soon(q, query)]
+        if len(held) - len(ending) >= self._slots or len(held) > self._slots:
+            return False
+        # who asks when its batch ends would take the slot again before one that waits for it hears of it
+        if any(now - at_s <= STALE_S for at_s in self._replays.values()):
+            return False
+        wanting = [
+            q
+            for q in self._queries.values()
+            if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
+        ]
+        # a class whose batch is about to end may be next again, with what that batch will have used
+        again = [q for q in ending if len(held) >= self._slots and self._look(q).rows]
+        used_s = {q.cls: now - q.lease.began_s for q in again if q.lease is not None}
+        if self.turns.next_of({q.cls for q in wanting} | set(used_s), used_s) != query.cls:
+            return False
+        mine = [q for q in wanting if q.cls == query.cls]
+        if min(mine, key=_head).key != query.key:
+            return False
+        self.turns.begin(query.cls, {q.cls for q in wanting} | {q.cls for q in held})
+        return True
+
+    def turn(self, query: Query) -> Turn:
+        """How long a grant of this query may be, among the classes that have work."""
+        return self.turn_of(query.cls)
+
+    def turn_of(self, cls: str) -> Turn:
+        """The same for any query of a class."""
+        return plan_turns(self.demands(cls), self._parallel)[cls]
+
+    def demands(self, *also: str) -> dict[str, Demand]:
+        """What the classes with work ask for; those named are there whether or not they have any."""
+        return demands_of(self._classes, self._queries, self.turns.weights, self._timer(), also)
+
+    def floor_s(self, cls: str) -> float | None:
+        """The least target that a class could meet, by the measured fixed costs."""
+        queries = [q for q in self._queries.values() if q.cost.ready]
+        mine = [q for q in queries if q.cls == cls]
+        if not mine:
+            return None
+        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
+        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
+        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
+
+
+def _head(query: Query) -> tuple[float, float, str]:
+    """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
+    oldest_s = query.waiting.oldest_s if query.waiting is not None else None
+    return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
