@@ -74,7 +74,7 @@ def _asked_s(report: dict) -> float:
 def background(run: BenchRun) -> None:
     repeats = 1 if run.quick else min(run.repeats, 3)
     run.progress("warming up", total=repeats)
-    periods, before, after = [], [], []
+    periods, before, after, slowed = [], [], [], []
     with Rig() as rig:
         rig.warm_up()
         rig.measure_target()
@@ -84,10 +84,13 @@ def background(run: BenchRun) -> None:
             periods.append(result[0])
             before.append(result[1])
             after.append(result[2])
+            slowed.append(result[3])
     run.row("recovery_periods", median(periods))
     run.row("p95_to_target_before", median(before))
     run.row("p95_to_target_after", median(after))
+    run.row("rate_after_to_before", median(slowed))
     run.note(f"p95 / target before {spread(before)}, after the recovery {spread(after)}")
+    run.note(f"grants over the target after the job began: {periods}; rows/s after / before {spread(slowed)}")
     run.note(
         "offered: twice the capacity; a control period is a grant; recovered = the last of the first "
         "twenty grants whose p95 is over the target"
@@ -99,12 +102,13 @@ def _spin() -> None:
         pass
 
 
-def _background(rig: Rig) -> tuple[float, float, float]:
+def _background(rig: Rig) -> tuple[float, float, float, float]:
     root = rig.constant(2.0 * rig.capacity().rows_per_s, 2 * BACKGROUND_S + 40.0)
     log = PacedLog(root / "readings")
     context = multiprocessing.get_context("spawn")
     cores = rig.spark.sparkContext.defaultParallelism
-    jobs = [context.Process(target=_spin, daemon=True) for _ in range(max(1, cores // 2))]
+    # one for each of Spark's threads: between as many that always run, each has half of a core
+    jobs = [context.Process(target=_spin, daemon=True) for _ in range(cores)]
     with rig.governed(root) as (_, query):
         log.begin()
         time.sleep(15.0)
@@ -127,7 +131,11 @@ def _background(rig: Rig) -> tuple[float, float, float]:
     recovered_s = later[recovered - 1].ended_s if recovered else began_s
     calm = delays(done, from_s, began_s).p95_s or 0.0
     rest = delays(done, recovered_s + 1e-6, until_s).p95_s or 0.0
-    return float(recovered), calm / rig.target_s, rest / rig.target_s
+    rates = [
+        sum(b.rows for b in done if low <= b.ended_s < high)
+        for low, high in ((from_s, began_s), (began_s, until_s))
+    ]
+    return float(recovered), calm / rig.target_s, rest / rig.target_s, rates[1] / rates[0]
 
 
 def _p95(batch: Batch) -> float:
