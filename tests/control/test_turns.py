@@ -87,6 +87,15 @@ def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
     assert plan_turns({}) == {}
 
 
+def test_batches_that_run_at_once_make_turns_longer_and_the_cycle_shorter() -> None:
+    asked = {"gold": Demand(6, 2.0, 1.0, 1, 0.0), "bulk": Demand(4, 30.0, 1.0, 1, 0.0)}
+    one, more = plan_turns(asked), plan_turns(asked, parallel=1.5)
+    assert more["gold"].cycle_s == pytest.approx(2.0 / (1.0 + 0.9))
+    assert more["gold"].length_s == pytest.approx(0.9 * 2.0 / 1.9)
+    assert more["gold"].length_s > one["gold"].length_s
+    assert plan_turns(asked, parallel=3.0)["gold"].length_s == pytest.approx(1.0), "one query, one batch"
+
+
 def serve(turns: Turns, lengths: dict[str, float], seconds: float, seed: int = 1) -> dict[str, float]:
     """Who always wants takes turns of about these lengths; returns the shares of the time."""
     random = np.random.default_rng(seed)

@@ -202,10 +202,10 @@ def test_a_process_that_dies_is_an_error(tmp_path: Path) -> None:
 def test_a_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     config = pipeline(tmp_path, {"kind": "generator", "rate": 1000})
     script = (
-        "import sys, time; from penstock.spark.produce import ProducerProcess\n"
+        "import signal, sys; from penstock.spark.produce import ProducerProcess\n"
         "from penstock.pipeline.spec import PipelineConfig\n"
         "p = ProducerProcess(PipelineConfig.from_json(sys.stdin.read())); p.begin()\n"
-        "print('begun', flush=True); time.sleep(60)"
+        "print('begun', flush=True); signal.pause()"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

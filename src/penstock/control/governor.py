@@ -265,7 +265,7 @@ class Governor:
     def _look(self, query: Query) -> Waiting:
         open_readers = [reader for reader in query.readers.values() if not reader.finished]
         readers = {reader.id: (reader.log, reader.positions) for reader in open_readers}
-        query.waiting, query.looked_s = look(readers), self.timer()
+        query.waiting = look(readers)
         newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
         self._newest_s = max(self._newest_s, newest_s)
         plant = self.classes[query.cls].plant

@@ -86,8 +86,7 @@ class Query:
     largest_rows: int = 0
     """Of the batches so far: the next is not many times larger, whatever waits."""
     waiting: Waiting | None = None
-    """As last looked at, and when."""
-    looked_s: float = -1.0
+    """As last looked at."""
     wants_since_s: float | None = None
     """Since when it could use a grant; `None` when it could not."""
     asked_s: float = -1.0
