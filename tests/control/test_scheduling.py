@@ -16,6 +16,7 @@ from penstock.control.turns import Turns
 from penstock.testing import ManualClock
 
 ROWS = 500_000
+PLANT = SimpleNamespace(cls=SimpleNamespace(delay_target_s=4.0), rate_per_s=0.0)
 
 
 def query(cls: str, known: bool = True) -> Query:
@@ -31,15 +32,19 @@ class Stage:
     """A class `first` whose batch runs, and a class `second` that asks."""
 
     def __init__(
-        self, weights: dict[str, float], waiting: int = 1, slots: int = 1, known: bool = True
+        self, weights: dict[str, float], waiting: int = ROWS, slots: int = 1, known: bool = True
     ) -> None:
         self.timer = ManualClock(0.0)
         self.first, self.second = query("first"), query("second", known)
         self.first.lease = Lease(0.0, 0.0, {}, {}, admitted=ROWS, logged={"r"})
         self.first.wants_since_s = None
         queries = {"first": self.first, "second": self.second}
-        look: Any = lambda _: SimpleNamespace(rows=waiting)  # noqa: E731
-        self.scheduler = Scheduler({}, queries, Turns(weights), slots, look, lambda _: 0.0, self.timer)
+        rows: Any = SimpleNamespace(rows=waiting, oldest_s=0.0)
+        self.first.waiting = self.second.waiting = rows
+        classes: Any = {name: SimpleNamespace(plant=PLANT) for name in queries}
+        self.scheduler = Scheduler(
+            classes, queries, Turns(weights), slots, lambda _: rows, lambda _: 0.0, self.timer
+        )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
     def granted_at(self, moment_s: float) -> bool:
@@ -61,14 +66,26 @@ def test_a_query_whose_cost_is_not_known_waits_for_the_end() -> None:
     assert not Stage(EQUAL, known=False).granted_at(100.0)
 
 
-def test_a_class_that_would_be_next_again_is_waited_for_if_rows_of_it_wait() -> None:
+def test_a_class_that_would_be_next_again_is_waited_for_if_another_batch_of_it_waits() -> None:
     heavy = {"first": 1000.0, "second": 1.0}
     stage = Stage(heavy)
     stage.scheduler.turns.charge("second", 1.0)
     assert not stage.granted_at(stage.ends_s)
-    empty = Stage(heavy, waiting=0)
-    empty.scheduler.turns.charge("second", 1.0)
-    assert empty.granted_at(empty.ends_s)
+    for few in (0, 1):
+        satisfied = Stage(heavy, waiting=few)
+        satisfied.scheduler.turns.charge("second", 1.0)
+        assert satisfied.granted_at(satisfied.ends_s)
+
+
+def test_a_class_whose_batch_ends_with_nothing_more_to_do_saves_nothing_up() -> None:
+    stage = Stage(EQUAL, waiting=1)
+    stage.scheduler.turns.charge("second", 100.0)  # spare time, which nobody else wanted
+    assert stage.granted_at(stage.ends_s)
+    stage.scheduler.turns.charge("first", stage.ends_s)
+    stage.scheduler.turns.charge("second", 1.0)
+    assert stage.scheduler.turns.next_of(EQUAL) == "first"
+    stage.scheduler.turns.charge("first", 1.1)
+    assert stage.scheduler.turns.next_of(EQUAL) == "second"
 
 
 def test_a_free_slot_needs_no_end() -> None:

@@ -11,8 +11,9 @@ from penstock.control.demand import STALE_S, demands_of
 from penstock.control.members import Query
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 
-OVERLAP_FIXED = 3.0
-"""A batch is granted so many of its fixed costs before the one that runs is expected to end."""
+OVERLAP_FIXED = 1.0
+"""A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
+a start and an end leave the cores idle. Longer ones make batches fight for the cores."""
 PARALLEL_MEMORY_S = 10.0
 WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
 """A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
@@ -111,6 +112,11 @@ class Scheduler:
             return True
         return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
 
+    def _wants_again(self, query: Query) -> bool:
+        """Whether a query whose batch is about to end has another one's worth of rows waiting."""
+        waiting = self._look(query)
+        return waiting.rows > 0 and self._wants(query, waiting)
+
     def _others_wait(self, query: Query) -> bool:
         others = (q.waiting for q in self._queries.values() if q is not query)
         return any(waiting is not None and waiting.rows for waiting in others)
@@ -132,14 +138,15 @@ class Scheduler:
             if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
         ]
         # a class whose batch is about to end may be next again, with what that batch will have used
-        again = [q for q in ending if len(held) >= self._slots and self._look(q).rows]
-        used_s = {q.cls: now - q.lease.began_s for q in again if q.lease is not None}
-        if self.turns.next_of({q.cls for q in wanting} | set(used_s), used_s) != query.cls:
+        used_s = {q.cls: now - q.lease.began_s for q in ending if q.lease is not None}
+        again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q)}
+        if self.turns.next_of({q.cls for q in wanting} | again, used_s) != query.cls:
             return False
         mine = [q for q in wanting if q.cls == query.cls]
         if min(mine, key=_head).key != query.key:
             return False
-        self.turns.begin(query.cls, {q.cls for q in wanting} | {q.cls for q in held})
+        running = {q.cls for q in held if q not in ending}
+        self.turns.begin(query.cls, {q.cls for q in wanting} | again | running, used_s)
         return True
 
     def turn(self, query: Query) -> Turn:

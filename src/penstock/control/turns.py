@@ -125,12 +125,19 @@ class Turns:
 
         return min(wanting, key=lambda name: (used(name), -self._weights[name], name), default=None)
 
-    def begin(self, name: str, wanting: Iterable[str]) -> None:
-        """A class takes its turn. Who does not want one now saves nothing up for later."""
-        wanted = set(wanting)
+    def begin(self, name: str, wanting: Iterable[str], running_s: Mapping[str, float] | None = None) -> None:
+        """A class takes its turn. Who does not want one now saves nothing up for later.
+
+        Args:
+            name: The class.
+            wanting: Classes that could use a turn.
+            running_s: Seconds of batches that run and are not booked yet.
+        """
+        running, wanted = running_s or {}, set(wanting)
         for other in self._used:
             if other not in wanted:
-                self._used[other] = max(self._used[other], self._used[name])
+                level = self._used[name] - running.get(other, 0.0) / self._weights[other]
+                self._used[other] = max(self._used[other], level)
 
     def charge(self, name: str, seconds: float, learning: bool = False) -> None:
         """Books time that a class used.

@@ -23,7 +23,7 @@ from penstock.spark.flow import attach
 from penstock.spark.measured import Batch, batches, delays
 
 CLASSES: dict[str, dict[str, Any]] = {
-    "gold": {"target": 4.0, "priority": 6.0},
+    "gold": {"target": 5.0, "priority": 6.0},
     "silver": {"target": 5.0, "priority": 3.0},
     "bronze": {"target": 5.0, "priority": 1.0},
 }
