@@ -20,6 +20,7 @@ from penstock.log.writer import LogConfig
 
 PIPELINE = """
 log: log
+spark: {master: "local[1]", settings: {spark.sql.parquet.compression.codec: gzip}}
 classes: {gold: {target: 3s, priority: 3}, bulk: {target: 10s}}
 streams:
   readings:
@@ -91,6 +92,7 @@ def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path,
     assert min(found.column("celsius").to_pylist()) > 0.9
     joined = ds.dataset(tmp_path / "joined", format="parquet").to_table(["device", "raised", "celsius"])
     assert joined.num_rows > 0
+    assert all(path.name.endswith(".gz.parquet") for path in (tmp_path / "joined").glob("*.parquet"))
     recorded = read_run(tmp_path / "run")
     assert not recorded.truncated
     assert {observation.cls for observation in recorded.observations} == {"gold", "bulk"}

@@ -9,13 +9,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.waits import PATIENCE_S, until
 
 from penstock.config import load_flow_config
 from penstock.control.client import ControlClient, ControlSilentError
@@ -23,18 +23,6 @@ from penstock.control.rundir import read_run
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.log.embedded import EmbeddedLog
-
-PATIENCE_S = 30.0
-"""Only a broken control plane lets a test wait so long."""
-
-
-def until(done: Callable[[], Any]) -> Any:
-    """What `done` gives, once it gives something."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := done()):
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
-    return found
 
 
 class Control:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from pyspark.sql.streaming import StreamingQuery
+from tests import waits
 
 from penstock.control.client import ControlSilentError
 from penstock.grants.journal import read_journal
@@ -21,9 +21,6 @@ from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.spark.flow import Flow
-
-PATIENCE_S = 60.0
-"""Only something broken lets a test wait so long."""
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60
@@ -35,17 +32,15 @@ Found = TypeVar("Found")
 
 def until(done: Callable[[], Found], what: str = "it", query: StreamingQuery | None = None) -> Found:
     """What `done` gives, once it gives something; a query that must not fail meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            found = done()
-        except ControlSilentError:  # a control plane that was killed comes back
-            found = None
-        if found:
-            return found
+
+    def found() -> Found | None:
         assert query is None or query.exception() is None, query.exception()
-        assert time.monotonic() < deadline, f"{what} never came about"
-        time.sleep(0.02)
+        try:
+            return done()
+        except ControlSilentError:  # a control plane that was killed comes back
+            return None
+
+    return cast("Found", waits.until(found, what))
 
 
 def create(folder: Path, partitions: int = 1, **layout: Any) -> EmbeddedLog:

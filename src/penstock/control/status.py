@@ -11,7 +11,6 @@ from penstock.control.governor import Governor
 from penstock.control.members import Query
 from penstock.grants.offset import Books, Offset
 from penstock.log.protocol import StreamLog
-from penstock.model import DelayStats
 
 
 def status(governor: Governor) -> dict[str, Any]:
@@ -46,10 +45,10 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
         **rows,
         "oldest_waiting_s": max(ages, default=None),
         "keep_fraction": plant.keep_fraction,
-        "delay": _delay(plant.delays.stats()),
-        "delay_since_mark": _delay(plant.marked.stats()),
-        "result_delay": _delay(plant.results.stats()),
-        "result_delay_since_mark": _delay(plant.results_marked.stats()),
+        "delay": asdict(plant.delays.stats()),
+        "delay_since_mark": asdict(plant.marked.stats()),
+        "result_delay": asdict(plant.results.stats()),
+        "result_delay_since_mark": asdict(plant.results_marked.stats()),
         "admitted_since_mark": plant.marked.stats().count,
         "used_s": used_s,
         "share": used_s / total_s if total_s > 0 else None,
@@ -58,10 +57,6 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
         "floor_s": governor.floor_s(name),
         "queries": queries,
     }
-
-
-def _delay(stats: DelayStats) -> dict[str, Any]:
-    return asdict(stats)
 
 
 def _query(governor: Governor, query: Query) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""Relative priority with a strict guarantee of quality (pham2016 6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.errors import require_fraction
+from penstock.policies.scheduling.base import ClassUse
+from penstock.policies.scheduling.dilos import RESERVE_FRACTION, Dilos
+
+
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """A higher class loses nothing, or no larger part than any lower one, whatever their loads.
+
+    DILoS promises that only to a higher class with no more load than the lower. Here, where a class would
+    keep a smaller part of its input than the next lower one, both are given the same part, which may pull in
+    their neighbours: pooling of adjacent violators, so no more capacity moves than the guarantee needs.
+    The guarantee goes before `lendable_fraction` of the lower class.
+    """
+
+    reserve_fraction: float = RESERVE_FRACTION
+    name: ClassVar[str] = "strict"
+
+    def __post_init__(self) -> None:
+        require_fraction("reserve_fraction", self.reserve_fraction, "0.05 in pham2016")
+
+    def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
+        shares = dict(Dilos(self.reserve_fraction).redistribute(uses))
+
+        def kept(use: ClassUse) -> float:
+            return shares[use.name] / use.load
+
+        loaded = [use for use in uses if use.load > 0]
+        ordered = sorted(loaded, key=lambda use: (-use.priority, -kept(use), use.name))
+        pools: list[_Pool] = []
+        for use in ordered:
+            pool = _Pool([use], shares[use.name], use.load)
+            while pools and pools[-1].kept < min(1.0, pool.kept):
+                pool = pools.pop().joined(pool)
+            pools.append(pool)
+        for pool in pools:
+            if len(pool.uses) > 1:
+                shares.update({use.name: pool.share * use.load / pool.load for use in pool.uses})
+        return shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Classes that keep the same part of their input."""
+
+    uses: list[ClassUse]
+    share: float
+    load: float
+
+    @property
+    def kept(self) -> float:
+        return self.share / self.load
+
+    def joined(self, lower: _Pool) -> _Pool:
+        return _Pool([*self.uses, *lower.uses], self.share + lower.share, self.load + lower.load)
