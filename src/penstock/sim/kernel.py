@@ -1,9 +1,13 @@
 """The engine's inner loop in virtual time, compiled by numba. Knows tuples, queues and turns; no policy.
 
 State lives in the arrays of `State`, which the kernel mutates; `penstock.sim.engine` owns it. A
-tuple is its arrival time. Each operator input is a port with a ring buffer of fixed size. The
-scheduler visits operators round robin; a turn processes up to `quota` tuples in batches of at most
-`batch`, each batch paying a fixed cost, and CPU time passes at the headroom's pace.
+tuple is its arrival time. Each operator input is a port with a ring buffer of fixed size. Classes have
+the CPU in turn, each for its quota of time or until it has nothing to do (CQC); inside a class operators
+are visited round robin. A visit processes up to `quota` tuples in batches of at most `batch`, each batch
+paying a fixed cost, and CPU time passes at the headroom's pace.
+
+Rows come into a class through its *entries*: its sources, and operators that read what another class
+produced. An entry tosses a coin for each row; only rows of a class that gives grants are let in by `grant`.
 
 `run` unpacks the state into local arrays and calls helpers that take only what they need: passing the
 whole tuple to a helper copies some fifty array descriptors a call, which made it ten times slower.
@@ -19,8 +23,8 @@ from numba import njit
 SOURCE, OPERATOR, JOIN, OUTPUT = 0, 1, 2, 3
 KEEP_ON_READ, GRANTS = 0, 1
 
-CLOCK_NOW, CLOCK_BUSY, CLOCK_DEBT, CLOCK_TARGET, CLOCK_KEEP = 0, 1, 2, 3, 4
-COUNT_CURSOR, COUNT_DELAYS, COUNT_DEPARTED = 0, 1, 2
+CLOCK_NOW, CLOCK_DEBT = 0, 1
+COUNT_CLASS, COUNT_DELAYS = 0, 1
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -45,9 +49,23 @@ class State(NamedTuple):
     out_start: np.ndarray
     out_port: np.ndarray
     source_of: np.ndarray
+    entry_of: np.ndarray
     output_of: np.ndarray
     label_of: np.ndarray
     filtered_counts: np.ndarray
+    # classes: their operators in the order of visits, and the rules in force
+    member: np.ndarray
+    member_start: np.ndarray
+    class_of: np.ndarray
+    class_mode: np.ndarray
+    class_quota_s: np.ndarray
+    class_target_s: np.ndarray
+    class_credit_s: np.ndarray
+    class_cursor: np.ndarray
+    class_dry_from_s: np.ndarray
+    class_dry_s: np.ndarray
+    class_departed: np.ndarray
+    keep: np.ndarray
     # queues and join windows
     queue: np.ndarray
     head: np.ndarray
@@ -60,7 +78,6 @@ class State(NamedTuple):
     row_shed: np.ndarray
     next_row: np.ndarray
     end_row: np.ndarray
-    mode: np.ndarray
     # the machine over time
     headroom_from_s: np.ndarray
     headroom: np.ndarray
@@ -76,6 +93,7 @@ class State(NamedTuple):
     rows_in: np.ndarray
     rows_out: np.ndarray
     delays_s: np.ndarray
+    delay_class: np.ndarray
     output_sum_s: np.ndarray
     output_count: np.ndarray
     label_count: np.ndarray
@@ -170,32 +188,40 @@ def _ready_port(queue: np.ndarray, head: np.ndarray, length: np.ndarray, port: i
 
 
 @njit(cache=True)
-def _next_arrival(arrival_s: np.ndarray, next_row: np.ndarray, end_row: np.ndarray) -> float:
+def _next_arrival(
+    arrival_s: np.ndarray, next_row: np.ndarray, end_row: np.ndarray, read_freely: np.ndarray
+) -> float:
+    """When the next row comes to a source that reads without a grant."""
     earliest = np.inf
     for source in range(next_row.size):
-        if next_row[source] < end_row[source]:
+        if read_freely[source] and next_row[source] < end_row[source]:
             earliest = min(earliest, arrival_s[next_row[source]])
     return earliest
 
 
 @njit(cache=True)
 def run(s: State, t_end: float) -> bool:
-    """Advances virtual time to `t_end` (turns are not cut short); False when `delays_s` must be drained."""
+    """Advances virtual time to `t_end` (visits are not cut short); False when `delays_s` must be drained."""
     kind, cost_s, selectivity, quota = s.kind, s.cost_s, s.selectivity, s.quota
     out_start, out_port, first_port = s.out_start, s.out_port, s.first_port
     queue, head, length, arrival_s = s.queue, s.head, s.length, s.arrival_s
     next_row, end_row, rows_in, rows_out = s.next_row, s.end_row, s.rows_in, s.rows_out
     random, delays_s, work_s, row_shed = s.random, s.delays_s, s.work_s, s.row_shed
-    output_of, label_of, source_of = s.output_of, s.label_of, s.source_of
+    output_of, label_of, source_of, entry_of = s.output_of, s.label_of, s.source_of, s.entry_of
+    member, member_start, class_mode, keep = s.member, s.member_start, s.class_mode, s.keep
+    credit_s, cursor, dry_from_s = s.class_credit_s, s.class_cursor, s.class_dry_from_s
     probe_cost_s, window_s = s.probe_cost_s, s.window_s
     batch, turn_cost_s, drop_cost_s = s.batch[0], s.turn_cost_s[0], s.drop_cost_s[0]
-    grants, filtered_counts = s.mode[0] == GRANTS, s.filtered_counts[0]
-    keep, target_s = s.clock[CLOCK_KEEP], s.clock[CLOCK_TARGET]
-    now, busy, debt = s.clock[CLOCK_NOW], s.clock[CLOCK_BUSY], s.clock[CLOCK_DEBT]
-    o, recorded, departed = s.counts[COUNT_CURSOR], s.counts[COUNT_DELAYS], s.counts[COUNT_DEPARTED]
-    size, operators, largest_turn = queue.shape[1], kind.size, quota.max()
+    filtered_counts = s.filtered_counts[0]
+    now, debt = s.clock[CLOCK_NOW], s.clock[CLOCK_DEBT]
+    c, recorded = s.counts[COUNT_CLASS], s.counts[COUNT_DELAYS]
+    size, classes, largest_turn = queue.shape[1], class_mode.size, quota.max()
+    read_freely = np.zeros(next_row.size, np.bool_)
+    for i in range(kind.size):
+        if kind[i] == SOURCE:
+            read_freely[source_of[i]] = class_mode[s.class_of[i]] != GRANTS
     h = f = 0
-    idle = 0
+    idle = dry = 0  # visits without work in this class's turn, and classes without work in a row
     finished = True
     while now < t_end:
         if recorded + largest_turn > delays_s.size:
@@ -203,11 +229,12 @@ def run(s: State, t_end: float) -> bool:
             break
         h, f = _step(s.headroom_from_s, now, h), _step(s.factor_from_s, now, f)
         pace, factor = 1.0 / s.headroom[h], s.factor[f]
+        o = member[member_start[c] + cursor[c]]
         first, last = out_start[o], out_start[o + 1]
         used = 0.0
         turns = 0
         worked = debt > 0.0
-        if kind[o] == SOURCE and not grants:
+        if kind[o] == SOURCE and class_mode[c] != GRANTS:
             source = source_of[o]
             while turns < quota[o]:
                 row = next_row[source]
@@ -222,7 +249,7 @@ def run(s: State, t_end: float) -> bool:
                 if turns % batch == 0:
                     used += turn_cost_s
                 turns += 1
-                if row_uniform(random, row) < keep:
+                if row_uniform(random, row) < keep[source]:
                     used += cost_s[o] * factor
                     s.admitted[source] += 1
                     rows_in[o] += 1
@@ -234,10 +261,18 @@ def run(s: State, t_end: float) -> bool:
                     s.shed[source] += 1
         else:
             is_join = kind[o] == JOIN
+            entry = -1 if kind[o] == SOURCE else entry_of[o]
             while turns < quota[o]:
                 port = _ready_port(queue, head, length, first_port[o], is_join)
                 if port < 0:
                     break
+                if entry >= 0 and keep[entry] < 1.0 and uniform(random) >= keep[entry]:
+                    head[port] = head[port] + 1 if head[port] + 1 < size else 0
+                    length[port] -= 1
+                    debt += drop_cost_s
+                    s.shed[entry] += 1
+                    turns += 1
+                    continue
                 met = 0
                 copies_at_least, chance = 1, 0.0
                 if is_join or selectivity[o] != 1.0:
@@ -261,6 +296,8 @@ def run(s: State, t_end: float) -> bool:
                 head[port] = head[port] + 1 if head[port] + 1 < size else 0
                 length[port] -= 1
                 rows_in[o] += 1
+                if entry >= 0:
+                    s.admitted[entry] += 1
                 if is_join:
                     met = _join(s.window, s.window_head, s.window_length, port, other, arrival, window_s[o])
                 used += (cost_s[o] + probe_cost_s[o] * met) * factor
@@ -269,10 +306,11 @@ def run(s: State, t_end: float) -> bool:
                     for _ in range(copies):
                         _push(queue, head, length, out_port[e], arrival)
                 if kind[o] == OUTPUT or copies == 0:
-                    departed += 1
+                    s.class_departed[c] += 1
                     if kind[o] == OUTPUT or filtered_counts:
-                        delay = now + used * pace - arrival
+                        delay, target_s = now + used * pace - arrival, s.class_target_s[c]
                         delays_s[recorded] = delay
+                        s.delay_class[recorded] = c
                         recorded += 1
                         output, label = output_of[o], label_of[o]
                         if output >= 0:
@@ -286,18 +324,38 @@ def run(s: State, t_end: float) -> bool:
                                 s.label_violation_max_s[label], delay - target_s
                             )
             worked = worked or turns > 0
+        members = member_start[c + 1] - member_start[c]
+        cursor[c] = cursor[c] + 1 if cursor[c] + 1 < members else 0
+        if worked:
+            idle = dry = 0
+            if dry_from_s[c] >= 0.0:
+                s.class_dry_s[c] += now - dry_from_s[c]
+                dry_from_s[c] = -1.0
+        else:
+            idle += 1
         work_s[o] += used
         elapsed = (used + debt) * pace
         debt = 0.0
         now += elapsed
-        busy += elapsed
-        o = o + 1 if o + 1 < operators else 0
-        idle = 0 if worked else idle + 1
-        if idle >= operators:
+        credit_s[c] -= elapsed
+        if idle >= members:
+            if dry_from_s[c] < 0.0:
+                dry_from_s[c] = now
+            dry += 1
+        if idle >= members or credit_s[c] <= 0.0:
+            # what is not used is passed on, not saved; a visit that ran over is paid back by missing turns
             idle = 0
-            now = min(t_end, np.inf if grants else max(now, _next_arrival(arrival_s, next_row, end_row)))
-    s.clock[CLOCK_NOW], s.clock[CLOCK_BUSY], s.clock[CLOCK_DEBT] = now, busy, debt
-    s.counts[COUNT_CURSOR], s.counts[COUNT_DELAYS], s.counts[COUNT_DEPARTED] = o, recorded, departed
+            while True:
+                c = c + 1 if c + 1 < classes else 0
+                credit_s[c] = min(credit_s[c], 0.0) + s.class_quota_s[c]
+                if credit_s[c] > 0.0:
+                    break
+                dry = 0  # it may have work
+        if dry >= classes:
+            dry = 0
+            now = min(t_end, max(now, _next_arrival(arrival_s, next_row, end_row, read_freely)))
+    s.clock[CLOCK_NOW], s.clock[CLOCK_DEBT] = now, debt
+    s.counts[COUNT_CLASS], s.counts[COUNT_DELAYS] = c, recorded
     return finished
 
 

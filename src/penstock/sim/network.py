@@ -34,6 +34,7 @@ class Operator:
         probe_cost_s: CPU seconds a join spends on each tuple of the other window.
         weight: Share of a scheduling turn under weighted round robin.
         label: Group under which an output's delays are reported (a priority, a query).
+        cls: Class in whose time it runs; empty in networks of a single class.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Operator:
     probe_cost_s: float = 0.0
     weight: float = 1.0
     label: str = "all"
+    cls: str = ""
 
     def __post_init__(self) -> None:
         require_positive(f"operator {self.name}: cost_s", self.cost_s, "CPU seconds a tuple, e.g. 0.0005")
@@ -109,6 +111,13 @@ class Network:
                         "list operators in topological order, sources first",
                     )
             known.add(op.name)
+        for i in self.entries:
+            if self.operators[i].kind is Kind.JOIN:
+                raise InvalidInputError(
+                    "what comes from another class enters through an operator with one input",
+                    f"join {self.operators[i].name}",
+                    "put a project in front of it",
+                )
         if not any(op.kind is Kind.SOURCE for op in self.operators):
             raise InvalidInputError("a network has a source", "none", "add an operator of kind SOURCE")
         if not any(op.kind is Kind.OUTPUT for op in self.operators):
@@ -130,6 +139,21 @@ class Network:
     @cached_property
     def sources(self) -> tuple[int, ...]:
         return tuple(i for i, op in enumerate(self.operators) if op.kind is Kind.SOURCE)
+
+    @cached_property
+    def entries(self) -> tuple[int, ...]:
+        """Where rows come into a class: its sources, then operators that read what another class produced."""
+        of = {op.name: op.cls for op in self.operators}
+        shared = [i for i, op in enumerate(self.operators) if any(of[name] != op.cls for name in op.inputs)]
+        return (*self.sources, *shared)
+
+    @cached_property
+    def downstream_in_class(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator those of its own class that read its output."""
+        ops = self.operators
+        return tuple(
+            tuple(d for d in readers if ops[d].cls == ops[i].cls) for i, readers in enumerate(self.downstream)
+        )
 
     @cached_property
     def is_tree_of_rows(self) -> bool:
