@@ -683,7 +683,8 @@ def test_in_network_shedding_is_refused_where_a_tuple_is_not_one_row() -> None:
         plant.apply(Decision(one.id, 1.0, "shed", shed_load_s=0.1))
     assert str(error.value) == (
         "in-network shedding needs a network of one class in which every tuple is one source row; "
-        "got network shared with shared operators, joins or classes; hint: use entry shedding: shedding='entry'"
+        "got network shared with shared operators, joins or classes; "
+        "hint: use entry shedding: shedding='entry'"
     )
 
 
