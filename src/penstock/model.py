@@ -176,6 +176,9 @@ class Observation:
     waiting: WaitingRows = NO_ROWS
     batch: BatchTiming | None = None
     """Only from plants that grant micro-batches, once they know what one costs."""
+    capacity_scale: float = 1.0
+    """What a redistribution since the last observation multiplied the class's capacity by; managers that learn
+    their headroom scale it alike (pham2016 eq. 6.1)."""
 
     @property
     def offered_rate_per_s(self) -> float:

@@ -242,7 +242,7 @@ def test_the_configuration_and_the_writers_version_are_read_back(tmp_path: Path)
     recorded = read_run(str(tmp_path / "deep" / "down" / "run"))
     assert recorded.config == CONFIG
     assert recorded.penstock_version == __version__
-    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 2
+    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 3
 
 
 def test_a_report_is_written_once_also_after_the_end(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ('{"format": 3}', "this Penstock reads runs up to format 2; got 3; hint: read it with a newer"),
+        ('{"format": 4}', "this Penstock reads runs up to format 3; got 4; hint: read it with a newer"),
         ('{"format": "1"}', r"config\.json states the format of its run; got '1'"),
         ("{}", r"config\.json states the format of its run; got None"),
         ("[1]", r"config\.json states the format of its run; got None"),
@@ -332,7 +332,7 @@ def test_observations_of_other_columns_are_refused(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.ipc.new_stream(str(tmp_path / "run" / "observations.arrows"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(InvalidInputError, match=r"has the columns of format 2; got \['x'\]"):
+    with pytest.raises(InvalidInputError, match=r"has the columns of format 3; got \['x'\]"):
         read_run(tmp_path / "run")
 
 
@@ -352,16 +352,17 @@ def test_a_decision_that_was_refused_is_recorded_as_proposed(tmp_path: Path) -> 
     assert math.isnan(read_run(tmp_path / "run").decisions[0].keep_fraction)
 
 
-def test_a_run_of_format_1_which_knew_no_micro_batches_is_still_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "unknown"), [(1, ["batch", "capacity_scale"]), (2, ["capacity_scale"])])
+def test_a_run_of_an_older_format_is_still_read(tmp_path: Path, version: int, unknown: list[str]) -> None:
     seen = record(tmp_path / "run", rows=3)
     file = tmp_path / "run" / "observations.arrows"
-    rows = pa.ipc.open_stream(file.read_bytes()).read_all().drop_columns(["batch"])
+    rows = pa.ipc.open_stream(file.read_bytes()).read_all().drop_columns(unknown)
     with file.open("wb") as output, pa.ipc.new_stream(output, rows.schema) as batches:
         batches.write_table(rows)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "format": 1}))
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "format": version}))
     recorded = read_run(tmp_path / "run")
     assert not recorded.truncated
     for before, after in zip(seen, recorded.observations, strict=True):
         assert_equal(before, after)
-        assert after.batch is None
+        assert (after.batch, after.capacity_scale) == (None, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -252,3 +252,18 @@ def test_a_configuration_is_frozen_and_builds_independent_managers(name: str) ->
     before = json.dumps(other.snapshot())
     one.decide(observation(offered_rows=400, admitted_rows=400, output_delay_s=np.array([3.0]), work_s=0.1))
     assert json.dumps(other.snapshot()) == before
+
+
+@pytest.mark.parametrize("name", ["seamless", "aloma", "deadline"])
+def test_managers_that_learn_their_headroom_scale_it_with_a_redistribution(name: str) -> None:
+    """pham2016 eq. 6.1: H_new = T_new / T * H."""
+    managers = [manager_config(name).build() for _ in range(2)]
+    busy = observation(offered_rows=50, offered_load=0.5, work_s=0.2, busy_s=0.25)
+    idle = observation(id=busy.id + 1)
+    before, halved = [
+        [manager.decide(seen).headroom for seen in (busy, replace(idle, capacity_scale=scale))]
+        for manager, scale in zip(managers, (1.0, 0.5), strict=True)
+    ]
+    assert before[0] == halved[0]
+    assert before[1] is not None
+    assert halved[1] == pytest.approx(before[1] / 2)

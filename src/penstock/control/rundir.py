@@ -28,7 +28,7 @@ from penstock.control.cycle import Step
 from penstock.errors import InvalidInputError
 from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 
-FORMAT = 2
+FORMAT = 3
 BATCH_ROWS = 64
 
 CONFIG, OBSERVATIONS, DECISIONS, CHANGES, REPORT = (
@@ -70,9 +70,11 @@ OBSERVATION_SCHEMA = pa.schema(
         *_required("output_delay_s", kind=_FLOATS),
         *_required("waiting", kind=pa.struct(_required("arrival_s", "rows", kind=_FLOATS))),
         pa.field("batch", pa.struct(_required(*(f.name for f in fields(BatchTiming)), kind=pa.float64()))),
+        *_required("capacity_scale", kind=pa.float64()),
     ]
 )
-_FORMAT_1_SCHEMA = OBSERVATION_SCHEMA.remove(OBSERVATION_SCHEMA.get_field_index("batch"))
+_READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA) - n]) for n in range(3)]
+"""Of format 3, 2 and 1: each has a column more than the one before."""
 
 
 class RunDirectory:
@@ -333,7 +335,7 @@ def _read_observations(path: Path) -> tuple[list[Observation], bool]:
         if len(content) < OBSERVATION_SCHEMA.serialize().size:
             return [], False  # killed before the first batch
         raise InvalidInputError(f"{path} is an Arrow stream", error, "the file is damaged") from error
-    if not (schema.equals(OBSERVATION_SCHEMA) or schema.equals(_FORMAT_1_SCHEMA)):
+    if not any(schema.equals(known) for known in _READABLE_SCHEMAS):
         raise InvalidInputError(
             f"{path} has the columns of format {FORMAT}", schema.names, "it was written by something else"
         )

@@ -14,7 +14,7 @@ from penstock.policies.load.base import (
     wait_for_cost,
 )
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
-from penstock.policies.load.headroom import from_converged_delay
+from penstock.policies.load.headroom import clamp_headroom, from_converged_delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,9 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
 
     def decide(self, observation: Observation) -> Decision:
         state, gains = self.state, self.config.controller
+        if observation.capacity_scale != 1.0:  # delays under the old capacity say nothing about the new one
+            state.headroom = clamp_headroom(state.headroom * observation.capacity_scale)
+            state.shedding_periods, state.delay_sum_s = 0, 0.0
         self._adjust_headroom(observation)
         headroom = state.headroom
         if observation.cost_per_row_s is None:
