@@ -177,7 +177,7 @@ class Observation:
     batch: BatchTiming | None = None
     """Only from plants that grant micro-batches, once they know what one costs."""
     capacity_scale: float = 1.0
-    """What a redistribution since the last observation multiplied the class's capacity by; managers that learn
+    """What a redistribution since the last observation multiplied the capacity by; managers that learn
     their headroom scale it alike (pham2016 eq. 6.1)."""
 
     @property
