@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError, UnknownNameError, require_positive
+from penstock.errors import InvalidInputError, UnknownNameError, require_fraction, require_positive
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -32,6 +32,10 @@ class QueryClass:
     manager: str = "deadline"
     period_s: float | None = None
     """How often its load manager decides; `None` lets the manager choose."""
+    lendable_fraction: float = 1.0
+    """Part of its own share of the capacity that it lends at most."""
+    borrow_limit_fraction: float = 1.0
+    """Part of the whole capacity that it borrows at most."""
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -44,6 +48,12 @@ class QueryClass:
         )
         if self.manager not in LOAD_MANAGER_NAMES:
             raise UnknownNameError(f"class {self.name}: manager", self.manager, LOAD_MANAGER_NAMES)
+        require_fraction(
+            f"class {self.name}: lendable_fraction", self.lendable_fraction, "0 if it never lends"
+        )
+        require_fraction(
+            f"class {self.name}: borrow_limit_fraction", self.borrow_limit_fraction, "0 if it never borrows"
+        )
         if self.period_s is not None:
             require_positive(
                 f"class {self.name}: period", self.period_s, "a quarter of the delay target is a good start"

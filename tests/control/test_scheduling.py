@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ PLANT = SimpleNamespace(cls=SimpleNamespace(delay_target_s=4.0), rate_per_s=0.0)
 
 def query(cls: str, known: bool = True) -> Query:
     """One that wants its turn, with a cost that was learned from batches of many sizes."""
-    made = Query(cls, cls, cls, CostModel(), asked_s=0.0, wants_since_s=0.0)
+    made = Query(cls, cls, cls, CostModel(), readers={"r": cast("Any", None)})
     for i in range(8 if known else 0):
         rows = 1000 * 4 ** min(i, 4)
         made.cost.learn(rows, 0.2 + rows * 20e-6)
@@ -37,19 +37,19 @@ class Stage:
         self.timer = ManualClock(0.0)
         self.first, self.second = query("first"), query("second", known)
         self.first.lease = Lease(0.0, 0.0, {}, {}, admitted=ROWS, logged={"r"})
-        self.first.wants_since_s = None
         queries = {"first": self.first, "second": self.second}
-        rows: Any = SimpleNamespace(rows=waiting, oldest_s=0.0)
-        self.first.waiting = self.second.waiting = rows
+        rows: dict[str, Any] = {
+            "first": SimpleNamespace(rows=waiting, oldest_s=0.0),
+            "second": SimpleNamespace(rows=ROWS, oldest_s=0.0),
+        }
         classes: Any = {name: SimpleNamespace(plant=PLANT) for name in queries}
         self.scheduler = Scheduler(
-            classes, queries, Turns(weights), slots, lambda _: rows, lambda _: 0.0, self.timer
+            classes, queries, Turns(weights), slots, lambda q: rows[q.key], lambda _: 0.0, self.timer
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
     def granted_at(self, moment_s: float) -> bool:
         self.timer.advance(moment_s)
-        self.second.asked_s = self.timer()
         return self.scheduler.is_next(self.second)
 
 
@@ -101,3 +101,14 @@ def test_rows_that_are_far_too_old_are_said_once(caplog: pytest.LogCaptureFixtur
         warn_of_late(one, OLD_TARGETS * 2.0, 2.0, 10)
         warn_of_late(one, OLD_TARGETS * 2.0, 2.0, 10)
     assert caplog.text.count("sheds 10 rows as late") == 1
+
+
+def test_what_waits_is_not_looked_at_while_there_is_no_turn_to_be_had() -> None:
+    stage = Stage(EQUAL)
+    looked: list[str] = []
+    look = stage.scheduler._look
+    stage.scheduler._look = lambda q: (looked.append(q.key), look(q))[1]  # type: ignore[func-returns-value]
+    assert not stage.granted_at(0.0)
+    assert looked == []
+    assert stage.granted_at(stage.ends_s)
+    assert set(looked) == {"first", "second"}

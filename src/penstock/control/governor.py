@@ -133,8 +133,6 @@ class Governor:
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self._release(query)
-            if not query.readers:
-                query.wants_since_s = None
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None
@@ -156,6 +154,7 @@ class Governor:
         reader.offset = reader.counted = start
         reader.questions += 1
         query.asked_s = self.timer()
+        query.looked_s = -math.inf  # a new question is answered by what waits now
         if query.leader is None:
             query.leader = reader_id
 
@@ -185,9 +184,9 @@ class Governor:
             return None
         if reader.slot and reader.questions == 1 and len(query.readers) == 1:
             return None  # Spark asks the query's other readers before it asks again: then they have joined
-        self._look(query)
-        if not self._scheduler.wants(query) or not self._scheduler.is_next(query):
+        if not self._scheduler.is_next(query):
             return None
+        self._look(query)
         return self._grant(query, reader)
 
     def is_leader(self, reader_id: str) -> bool:
@@ -265,7 +264,7 @@ class Governor:
     def _look(self, query: Query) -> Waiting:
         open_readers = [reader for reader in query.readers.values() if not reader.finished]
         readers = {reader.id: (reader.log, reader.positions) for reader in open_readers}
-        query.waiting = look(readers)
+        query.waiting, query.looked_s = look(readers), self.timer()
         newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
         self._newest_s = max(self._newest_s, newest_s)
         plant = self.classes[query.cls].plant
@@ -280,7 +279,6 @@ class Governor:
     def _grant(self, query: Query, reader: Reader) -> Answer:
         assert query.waiting is not None
         governed, waiting = self.classes[query.cls], query.waiting
-        query.wants_since_s = None
         if waiting.oldest_s is None:
             query.data_since_tick = False
             query.lease = tick_of(waiting, self.timer(), self.clock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -87,9 +88,10 @@ class Query:
     """Of the batches so far: the next is not many times larger, whatever waits."""
     waiting: Waiting | None = None
     """As last looked at."""
-    wants_since_s: float | None = None
-    """Since when it could use a grant; `None` when it could not."""
+    looked_s: float = -math.inf
     asked_s: float = -1.0
+    pending_s: float = -math.inf
+    """When its question for a grant was last on hold."""
     data_since_tick: bool = False
     done_s: float = -1.0
     """When its last batch was complete."""

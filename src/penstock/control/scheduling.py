@@ -15,6 +15,9 @@ OVERLAP_FIXED = 1.0
 """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
 a start and an end leave the cores idle. Longer ones make batches fight for the cores."""
 PARALLEL_MEMORY_S = 10.0
+LOOK_EVERY_S = 0.02
+"""While a question is held, what waits is looked at no more often: over a large backlog a look takes a
+millisecond, and a control plane that looked every time took a tenth of two cores."""
 WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
 """A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
 and fuller batches, when others need the time."""
@@ -87,17 +90,11 @@ class Scheduler:
 
     # -- is it worth it -------------------------------------------------------------------------
 
-    def wants(self, query: Query) -> bool:
+    def _wants(self, query: Query) -> bool:
         """Whether a batch now is better than a fuller one a little later."""
-        assert query.waiting is not None
-        wants = self._wants(query, query.waiting)
-        if not wants:
-            query.wants_since_s = None
-        elif query.wants_since_s is None:
-            query.wants_since_s = self._timer()
-        return wants
-
-    def _wants(self, query: Query, waiting: Waiting) -> bool:
+        waiting = query.waiting
+        if waiting is None or self._timer() - query.looked_s >= LOOK_EVERY_S:
+            waiting = self._look(query)
         target_s = self._classes[query.cls].plant.cls.delay_target_s
         quiet_s = self._timer() - query.done_s
         if waiting.oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
@@ -114,8 +111,7 @@ class Scheduler:
 
     def _wants_again(self, query: Query) -> bool:
         """Whether a query whose batch is about to end has another one's worth of rows waiting."""
-        waiting = self._look(query)
-        return waiting.rows > 0 and self._wants(query, waiting)
+        return self._look(query).rows > 0 and self._wants(query)
 
     def _others_wait(self, query: Query) -> bool:
         others = (q.waiting for q in self._queries.values() if q is not query)
@@ -124,19 +120,21 @@ class Scheduler:
     # -- whose turn -----------------------------------------------------------------------------
 
     def is_next(self, query: Query) -> bool:
-        """Whether a query that wants a turn gets it now; it is then begun."""
+        """Whether a query that asks gets its turn now; it is then begun.
+
+        What waits is looked at only when there is a turn to be had.
+        """
         now, held = self._timer(), self._held()
+        query.pending_s = now
         ending = [q for q in held if self._ends_soon(q, query)]
         if len(held) - len(ending) >= self._slots or len(held) > self._slots:
             return False
         # who asks when its batch ends would take the slot again before one that waits for it hears of it
         if any(now - at_s <= STALE_S for at_s in self._replays.values()):
             return False
-        wanting = [
-            q
-            for q in self._queries.values()
-            if q.wants_since_s is not None and q.lease is None and now - q.asked_s <= STALE_S
-        ]
+        wanting = [q for q in self._queries.values() if self._asks(q) and self._wants(q)]
+        if not any(q is query for q in wanting):
+            return False
         # a class whose batch is about to end may be next again, with what that batch will have used
         used_s = {q.cls: now - q.lease.began_s for q in ending if q.lease is not None}
         again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q)}
@@ -148,6 +146,10 @@ class Scheduler:
         running = {q.cls for q in held if q not in ending}
         self.turns.begin(query.cls, {q.cls for q in wanting} | again | running, used_s)
         return True
+
+    def _asks(self, query: Query) -> bool:
+        able = query.lease is None and bool(query.readers) and not query.refused
+        return able and self._timer() - query.pending_s <= STALE_S
 
     def turn(self, query: Query) -> Turn:
         """How long a grant of this query may be, among the classes that have work."""

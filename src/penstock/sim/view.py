@@ -38,6 +38,8 @@ class ClassView:
 
     def __init__(self, engine: Engine, cls: QueryClass, number: int) -> None:
         self.cls = cls
+        self.capacity_scale = 1.0
+        """Set by a redistribution; the next observation tells the manager."""
         self.histogram = DelayHistogram()
         self._engine, self._number = engine, number
         s, network = engine.state, engine.network
@@ -74,6 +76,7 @@ class ClassView:
     def observe(self) -> Observation:
         """The period that the engine ran last."""
         s, seen, period = self._engine.state, self._seen, self._period
+        scale, self.capacity_scale = self.capacity_scale, 1.0
         now_s = self._engine.now_s
         period_s = now_s - period.from_s
         # what the last decision admitted or shed at once counts in the period it governed: compare with the
@@ -114,9 +117,10 @@ class ClassView:
             cost_per_row_s=cost,
             work_s=float(s.work_s[self._operators].sum()),
             busy_s=period_s - (self._dry_s() - period.dry_s),
-            delay=DelayStats.of(np.concatenate(period.delays_s)),
+            delay=DelayStats.of(self.period_delays_s),
             output_delay_s=np.where(count > 0, total_s / np.maximum(count, 1), np.nan),
             waiting=self._waiting_profile(arrived) if self._grants else NO_ROWS,
+            capacity_scale=scale,
         )
 
     def apply(self, decision: Decision) -> None:
@@ -137,6 +141,11 @@ class ClassView:
     def add_delays(self, delays_s: FloatArray) -> None:
         self._period.delays_s.append(delays_s.copy())
         self.histogram.add(delays_s)
+
+    @property
+    def period_delays_s(self) -> FloatArray:
+        """Delays of the rows completed in the last period."""
+        return np.concatenate(self._period.delays_s)
 
     def end_period(self) -> None:
         """Refreshes measured cost and selectivity of the operators that ran in the period."""

@@ -1,0 +1,71 @@
+"""Redistribution: every few load-management cycles a capacity policy divides the capacity anew (DILoS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import InvalidInputError
+from penstock.model import QueryClass
+from penstock.policies.scheduling import CapacityPolicy, ClassUse
+
+LEAST_SHARE = 1e-3
+"""Part of the capacity below which a share counts as none."""
+
+
+class Redistribution:
+    """The shares of the classes, and the policy that changes them.
+
+    Args:
+        policy: Divides the capacity.
+        classes: Who shares it.
+        every: Load-management cycles in a capacity redistribution cycle (CRC); 10 in pham2016 6.2.1.
+    """
+
+    def __init__(self, policy: CapacityPolicy, classes: Sequence[QueryClass], every: int = 10) -> None:
+        if every < 1:
+            raise InvalidInputError("a redistribution comes every 1 or more cycles", every, "10 is usual")
+        self.policy, self._classes, self._every = policy, {cls.name: cls for cls in classes}, every
+        weight = sum(cls.priority for cls in classes)
+        self.shares = {cls.name: cls.priority / weight for cls in classes}
+        """By class, of a capacity of one."""
+        self._reports: dict[str, list[float]] = {name: [] for name in self._classes}
+        self._cycles = 0
+
+    def report(self, usages: Mapping[str, float | None]) -> dict[str, float] | None:
+        """Ends a load-management cycle, and with every so many a redistribution.
+
+        A class counts with its latest usage or its mean since the last redistribution, whichever is larger:
+        a burst takes its share back at once, a lull must last before capacity is lent.
+
+        Args:
+            usages: By class u_k, its load over its capacity; `None` where that is not known yet.
+
+        Returns:
+            What each share was multiplied by, after a redistribution.
+        """
+        for name, usage in usages.items():
+            if usage is not None:
+                self._reports[name].append(usage)
+        self._cycles += 1
+        if self._cycles % self._every:
+            return None
+        new = dict(self.policy.redistribute([self._use(name) for name in self._classes]))
+        scales = {
+            name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
+        }
+        self.shares = new
+        for reports in self._reports.values():
+            reports.clear()
+        return scales
+
+    def _use(self, name: str) -> ClassUse:
+        cls, share, reports = self._classes[name], self.shares[name], self._reports[name]
+        usage = max(reports[-1], sum(reports) / len(reports)) if reports else 1.0
+        return ClassUse(
+            name,
+            cls.priority,
+            share,
+            usage * max(share, LEAST_SHARE),
+            cls.lendable_fraction,
+            cls.borrow_limit_fraction,
+        )
