@@ -120,9 +120,9 @@ def _report(
         goods = values(kind, load, lambda cell, capacity: cell.goodput(target_s, capacity))
         p95s = [cell.delay().p95_s for cell, _ in cells]
         run.row(f"{prefix}goodput_{name}", median(goods))
-        # a plain query may not have finished one batch in the stretch
+        # a plain query may not have finished one batch in the stretch: its delays are in the notes alone
         known = [p95 / target_s for p95 in p95s if p95 is not None]
-        if known:
+        if kind in ("governed", "freshest"):
             run.row(f"{prefix}p95_to_target_{name}", median(known))
         text = f"{kind} {name}: goodput {spread(goods)}"
         run.note(f"{text}, p95/target {spread(known)}" if known else f"{text}, no batch ended")
