@@ -1,0 +1,143 @@
+"""What queries need of the capacity, from their measured costs: the arithmetic of `penstock plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.errors import InvalidInputError, require_positive
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCost:
+    """What a query's input and batches cost.
+
+    Attributes:
+        name: The query.
+        rate_per_s: Rows that arrive a second.
+        row_s: What a row adds to a batch.
+        fixed_s: What a batch costs whatever it holds.
+    """
+
+    name: str
+    rate_per_s: float
+    row_s: float
+    fixed_s: float
+
+    def __post_init__(self) -> None:
+        for what, value in (("rate", self.rate_per_s), ("row_s", self.row_s), ("fixed_s", self.fixed_s)):
+            if not 0.0 <= value < float("inf"):
+                raise InvalidInputError(
+                    f"query {self.name}: {what} must not be negative", value, "measure it"
+                )
+
+    def need(self, target_s: float, rows: bool = True) -> float:
+        """The part of the time that keeps it within a target; infinite if no part does.
+
+        A row that just missed a batch waits a cycle C and then for its own batch, so C + e C <= target with e
+        the part of the time that the query has: as rate x row_s + fixed_s / C of it is needed,
+
+            e = (rate x row_s + fixed_s / target) / (1 - fixed_s / target)
+
+        Args:
+            target_s: The class's delay target.
+            rows: Whether its rows count; without them it is what is needed even if everything is shed.
+        """
+        require_positive("delay target", target_s, "in seconds")
+        starting = self.fixed_s / target_s
+        if starting >= 1.0:
+            return float("inf")
+        return ((self.rate_per_s * self.row_s if rows else 0.0) + starting) / (1.0 - starting)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCost:
+    """A class with the costs of its queries."""
+
+    name: str
+    priority: float
+    target_s: float
+    queries: Sequence[QueryCost]
+
+    def __post_init__(self) -> None:
+        require_positive(f"class {self.name}: priority", self.priority, "higher means more, e.g. 6, 3, 1")
+
+    def need(self, target_s: float | None = None, rows: bool = True) -> float:
+        """The part of the time that all of its queries need."""
+        return sum(query.need(target_s or self.target_s, rows) for query in self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPlan:
+    """What a class needs, and what there is for it.
+
+    Attributes:
+        name: The class.
+        needs: Part of the time that its whole input needs within its target.
+        queries: The same by query.
+        gives: Part of the time that its priority gives it.
+        free: Part of the time that nobody needs, and what others leave of their own share.
+        least_target_s: The smallest target it could meet with everything shed; `None` if its own can be.
+    """
+
+    name: str
+    needs: float
+    queries: dict[str, float]
+    gives: float
+    free: float
+    least_target_s: float | None
+
+    @property
+    def shed_fraction(self) -> float:
+        """Part of its time that is missing: about what would be shed."""
+        return max(0.0, 1.0 - (self.gives + self.free) / self.needs) if self.needs > 0 else 0.0
+
+
+def plan_capacity(classes: Sequence[ClassCost], capacity: float = 1.0) -> list[ClassPlan]:
+    """What each class needs of the time, what its share gives, what is free, and which targets cannot be met.
+
+    Args:
+        classes: With measured costs.
+        capacity: Batches that may run at once.
+    """
+    require_positive("capacity", capacity, "slots of the control plane, e.g. 1")
+    weight = sum(cls.priority for cls in classes)
+    gives = {cls.name: capacity * cls.priority / weight for cls in classes}
+    needs = {cls.name: cls.need() for cls in classes}
+    bare = sum(cls.need(rows=False) for cls in classes)
+    plans = []
+    for cls in classes:
+        # what others leave of their shares, but for what those above this class lack of theirs
+        left = sum(max(0.0, gives[c.name] - needs[c.name]) for c in classes if c is not cls)
+        above = [c for c in classes if c is not cls and c.priority > cls.priority]
+        lacking = sum(max(0.0, needs[c.name] - gives[c.name]) for c in above)
+        plans.append(
+            ClassPlan(
+                cls.name,
+                needs[cls.name],
+                {query.name: query.need(cls.target_s) for query in cls.queries},
+                gives[cls.name],
+                max(0.0, left - lacking),
+                None if bare <= capacity else _least_target_s(cls, classes, capacity),
+            )
+        )
+    return plans
+
+
+def _least_target_s(cls: ClassCost, classes: Sequence[ClassCost], capacity: float) -> float | None:
+    """The smallest target of one class at which starting batches leaves time for rows; others keep theirs."""
+    others = sum(c.need(rows=False) for c in classes if c is not cls)
+    if others >= capacity:
+        return None
+    low_s, high_s = cls.target_s, cls.target_s
+    while cls.need(high_s, rows=False) + others > capacity:
+        high_s *= 2.0
+        if high_s > 1e9:
+            return None
+    for _ in range(60):
+        middle_s = (low_s + high_s) / 2.0
+        if cls.need(middle_s, rows=False) + others > capacity:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return high_s
