@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
 
 import penstock
 from penstock.bench import BenchRun, bench
+from penstock.errors import PenstockError
 from penstock.log.paced import PacedLog
 from penstock.log.schedule import schedule_constant
 from penstock.model import LOAD_MANAGER_NAMES
@@ -74,7 +77,7 @@ def _asked_s(report: dict) -> float:
 def background(run: BenchRun) -> None:
     repeats = 1 if run.quick else min(run.repeats, 3)
     run.progress("warming up", total=repeats)
-    periods, before, after, slowed = [], [], [], []
+    periods, before, after, slowed, taken = [], [], [], [], []
     with Rig() as rig:
         rig.warm_up()
         rig.measure_target()
@@ -85,45 +88,52 @@ def background(run: BenchRun) -> None:
             before.append(result[1])
             after.append(result[2])
             slowed.append(result[3])
+            taken.append(result[4])
     run.row("recovery_periods", median(periods))
     run.row("p95_to_target_before", median(before))
     run.row("p95_to_target_after", median(after))
     run.row("rate_after_to_before", median(slowed))
+    run.row("job_cpu_fraction", median(taken))
     run.note(f"p95 / target before {spread(before)}, after the recovery {spread(after)}")
     run.note(f"grants over the target after the job began: {periods}; rows/s after / before {spread(slowed)}")
+    run.note(f"part of the CPU that the other job took: {spread(taken)}")
     run.note(
         "offered: twice the capacity; a control period is a grant; recovered = the last of the first "
         "twenty grants whose p95 is over the target"
     )
 
 
-def _spin() -> None:
-    while True:
-        pass
+class _OtherJob:
+    """Processes that spin, one for each of Spark's threads: between as many that always run, each has half."""
+
+    def __init__(self, processes: int) -> None:
+        command = [sys.executable, "-c", "while True: pass"]
+        self._jobs = [subprocess.Popen(command) for _ in range(processes)]
+
+    def stop(self) -> float:
+        """Ends them; returns the CPU seconds that they took. One that did not run is an error."""
+        for job in self._jobs:
+            if job.poll() is not None:
+                raise PenstockError(f"the other job runs until it is stopped; got exit code {job.returncode}")
+            job.kill()
+        used = [os.wait4(job.pid, 0)[2] for job in self._jobs]
+        return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def _background(rig: Rig) -> tuple[float, float, float, float]:
+def _background(rig: Rig) -> tuple[float, float, float, float, float]:
     root = rig.constant(2.0 * rig.capacity().rows_per_s, 2 * BACKGROUND_S + 40.0)
     log = PacedLog(root / "readings")
-    context = multiprocessing.get_context("spawn")
     cores = rig.spark.sparkContext.defaultParallelism
-    # one for each of Spark's threads: between as many that always run, each has half of a core
-    jobs = [context.Process(target=_spin, daemon=True) for _ in range(cores)]
     with rig.governed(root) as (_, query):
         log.begin()
         time.sleep(15.0)
         from_s = time.time()
         time.sleep(BACKGROUND_S)
-        for job in jobs:
-            job.start()
-        began_s = time.time()
+        job, began_s = _OtherJob(cores), time.time()
         try:
             time.sleep(BACKGROUND_S)
         finally:
-            for job in jobs:
-                job.kill()
-                job.join()
-        until_s = time.time()
+            job_s, until_s = job.stop(), time.time()
         done = batches([dict(report) for report in query.recentProgress], log)
     later = [b for b in done if began_s <= b.ended_s < until_s]
     late = [i for i, b in enumerate(later[:20], 1) if _p95(b) > rig.target_s]
@@ -135,7 +145,8 @@ def _background(rig: Rig) -> tuple[float, float, float, float]:
         sum(b.rows for b in done if low <= b.ended_s < high)
         for low, high in ((from_s, began_s), (began_s, until_s))
     ]
-    return float(recovered), calm / rig.target_s, rest / rig.target_s, rates[1] / rates[0]
+    taken = job_s / (cores * (until_s - began_s))
+    return float(recovered), calm / rig.target_s, rest / rig.target_s, rates[1] / rates[0], taken
 
 
 def _p95(batch: Batch) -> float:
