@@ -104,7 +104,7 @@ def background(run: BenchRun) -> None:
 
 
 class _OtherJob:
-    """Processes that spin, one for each of Spark's threads: between as many that always run, each has half."""
+    """Processes that spin, one for each of Spark's threads: among as many that always run, it has half."""
 
     def __init__(self, processes: int) -> None:
         command = [sys.executable, "-c", "while True: pass"]
