@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from tests.spark.helpers import (
     DAY_S,
-    PATIENCE_S,
     STEP_S,
     committed,
     create,
@@ -26,6 +25,7 @@ from tests.spark.helpers import (
     until,
     windows,
 )
+from tests.waits import PATIENCE_S
 
 import penstock
 
