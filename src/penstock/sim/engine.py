@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.errors import InvalidInputError, MissingExtraError, UnknownNameError, require_positive
 from penstock.model import Decision, FloatArray, Observation, QueryClass
+from penstock.sim.histogram import DelayHistogram
 from penstock.sim.machine import Machine
 from penstock.sim.network import Network
 
@@ -215,6 +216,11 @@ class SimulatedPlant:
         self.view.apply(decision)
 
     # -- totals, for results and tests ----------------------------------------------------------
+
+    @property
+    def histogram(self) -> DelayHistogram:
+        """Delays of the whole run."""
+        return self.view.histogram
 
     @property
     def offered_rows(self) -> int:

@@ -140,7 +140,7 @@ def simulate(
         waiting=plant.waiting_rows,
         violation=_over_all(labels),
         labels=labels,
-        delay=plant.view.histogram.stats(),
+        delay=plant.histogram.stats(),
         timeline=timeline_of(steps),
     )
 
