@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from tests.waits import until
 
 from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedLog
@@ -166,10 +167,7 @@ def test_a_process_produces_until_it_is_stopped_and_says_what_it_did(tmp_path: P
     producers = ProducerProcess(config)
     producers.begin(time.time() - 5)  # five seconds behind: it catches up
     log = EmbeddedLog(config.log / "a")
-    deadline = time.monotonic() + 60
-    while log.end() < 5000:
-        assert time.monotonic() < deadline, f"{log.end()} rows: {producers.errors}"
-        time.sleep(0.01)
+    until(lambda: log.end() >= 5000 or producers.errors, "five thousand rows")
     producers.stop()
     assert producers.errors == {}
     assert producers.progress["a"]["rows"] == log.end()
@@ -219,11 +217,13 @@ def test_a_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([("device", pa.int64())]))
-    for _ in range(500):  # the lock is free once it has ended
+
+    def lock_is_free() -> bool:
         try:
             with EmbeddedLog(config.log / "a") as log:
                 log.append(empty)
-            return
         except PenstockError:
-            time.sleep(0.02)
-    pytest.fail("it goes on without its parent")
+            return False
+        return True
+
+    until(lock_is_free, "the end of a producer without its parent")

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from tests.waits import until
 
 from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
@@ -161,6 +161,10 @@ writer.trigger(availableNow=True).start().awaitTermination()
 """
 
 
+def _has_rows(out: Path, enough: int) -> bool:
+    return (out / "stream.json").exists() and len(written(out)) >= enough
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_nothing_is_missing_and_nothing_twice_after_the_driver_is_killed(
@@ -170,10 +174,9 @@ def test_nothing_is_missing_and_nothing_twice_after_the_driver_is_killed(
     command = [sys.executable, "-c", DRIVER, str(numbers), str(out), str(tmp_path / "cp")]
     for kill in range(2):
         driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        enough = (kill + 1) * ROWS // 4  # by rows, not by time: each kill hits a driver that is at work
-        while driver.poll() is None and len(written(out) if (out / "stream.json").exists() else []) < enough:
-            time.sleep(0.01)
-        time.sleep(choose.uniform(0.0, 0.2))
+        # by rows, not by time: each kill hits a driver that is at work
+        enough = kill * ROWS // 4 + choose.randrange(1, ROWS // 4)
+        until(lambda: _has_rows(out, enough) or driver.poll() is not None, "enough rows")  # noqa: B023
         driver.send_signal(signal.SIGKILL)
         assert driver.wait() == -signal.SIGKILL
     assert len(written(out)) < ROWS

@@ -107,6 +107,14 @@ def settle(shares: dict[str, float], uses: Sequence[ClassUse], budget: float) ->
     return {use.name: shares[use.name] + left * use.priority / weight for use in uses}
 
 
+def share_out(
+    shares: dict[str, float], wants: Mapping[str, float], uses: Sequence[ClassUse]
+) -> dict[str, float]:
+    """From what each class has for certain: the rest meets what they want, then goes back to its owners."""
+    left = hand_out(shares, wants, uses, sum(use.share for use in uses) - sum(shares.values()))
+    return settle(shares, uses, left)
+
+
 def kept_back(use: ClassUse, original: float) -> float:
     """What a class keeps of its own share whatever it needs."""
     return original * (1.0 - use.lendable_fraction)

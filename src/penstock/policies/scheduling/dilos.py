@@ -10,10 +10,9 @@ from penstock.errors import require_fraction
 from penstock.policies.scheduling.base import (
     ClassUse,
     at_most,
-    hand_out,
     kept_back,
     original_shares,
-    settle,
+    share_out,
 )
 
 RESERVE_FRACTION = 0.05
@@ -32,7 +31,26 @@ def wanted(use: ClassUse, original: float, total: float, reserve_fraction: float
 
 
 @dataclass(frozen=True, slots=True)
-class Dilos:
+class Reserving:
+    """What the policies that move capacity have in common: the reserve.
+
+    Attributes:
+        reserve_fraction: Part of its original share that a class keeps beyond its load.
+    """
+
+    reserve_fraction: float = RESERVE_FRACTION
+
+    def __post_init__(self) -> None:
+        require_fraction("reserve_fraction", self.reserve_fraction, "0.05 in pham2016")
+
+    def wants(self, uses: Sequence[ClassUse]) -> dict[str, float]:
+        """By class the share that it would have if it were alone."""
+        originals, total = original_shares(uses), sum(use.share for use in uses)
+        return {use.name: wanted(use, originals[use.name], total, self.reserve_fraction) for use in uses}
+
+
+@dataclass(frozen=True, slots=True)
+class Dilos(Reserving):
     """Redundant capacity goes to the classes in need, the highest priority first.
 
     1. A class keeps its original share as far as it wants it: it has no unmet demand, or at least that.
@@ -44,16 +62,9 @@ class Dilos:
     depend on who asked first: a class takes its own back from the borrowers of the lowest priority.
     """
 
-    reserve_fraction: float = RESERVE_FRACTION
     name: ClassVar[str] = "dilos"
 
-    def __post_init__(self) -> None:
-        require_fraction("reserve_fraction", self.reserve_fraction, "0.05 in pham2016")
-
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
-        originals = original_shares(uses)
-        total = sum(use.share for use in uses)
-        wants = {use.name: wanted(use, originals[use.name], total, self.reserve_fraction) for use in uses}
+        originals, wants = original_shares(uses), self.wants(uses)
         shares = {name: min(originals[name], want) for name, want in wants.items()}
-        left = hand_out(shares, wants, uses, total - sum(shares.values()))
-        return settle(shares, uses, left)
+        return share_out(shares, wants, uses)

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.errors import require_fraction
 from penstock.policies.scheduling.base import ClassUse
-from penstock.policies.scheduling.dilos import RESERVE_FRACTION, Dilos
+from penstock.policies.scheduling.dilos import Dilos, Reserving
 
 
 @dataclass(frozen=True, slots=True)
-class Strict:
+class Strict(Reserving):
     """A higher class loses nothing, or no larger part than any lower one, whatever their loads.
 
     DILoS promises that only to a higher class with no more load than the lower. Here, where a class would
@@ -21,11 +20,7 @@ class Strict:
     The guarantee goes before `lendable_fraction` of the lower class.
     """
 
-    reserve_fraction: float = RESERVE_FRACTION
     name: ClassVar[str] = "strict"
-
-    def __post_init__(self) -> None:
-        require_fraction("reserve_fraction", self.reserve_fraction, "0.05 in pham2016")
 
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
         shares = dict(Dilos(self.reserve_fraction).redistribute(uses))
