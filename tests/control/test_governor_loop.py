@@ -163,6 +163,19 @@ def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
     check_books(cluster)
 
 
+def test_a_class_never_waits_longer_than_its_target_for_its_turn_also_if_batches_take_long_at_times(
+    virtual: Any,
+) -> None:
+    weights = {"gold": 6, "silver": 3, "bulk": 1}
+    cluster = virtual({n: {"target": 5.0, "priority": w} for n, w in weights.items()})
+    for i, (name, times) in enumerate({"gold": 0.35, "silver": 0.55, "bulk": 1.6}.items()):
+        log = virtual.stream(cluster, times * capacity_per_s(virtual, 5.0))
+        cluster.add(name, name, log, virtual.machine(noise=0.5), seed=i)
+    cluster.run(110.0)
+    began_s = np.array([b.began_s for b in cluster.queries["bulk"].batches])
+    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 5.0
+
+
 def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "priority": 6}, "bulk": {"target": TARGET_S}})
     for name, times in (("gold", 0.2), ("bulk", 5.0)):

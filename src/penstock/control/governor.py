@@ -137,7 +137,7 @@ class Governor:
     def _release(self, query: Query) -> None:
         assert query.lease is not None
         self.turns.charge(query.cls, self.timer() - query.lease.began_s, learning=not query.cost.ready)
-        query.lease = None
+        query.granted_s, query.lease = query.lease.began_s, None
 
     # -- questions ------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ class Query:
     asked_s: float = -1.0
     pending_s: float = -math.inf
     """When its question for a grant was last on hold."""
+    granted_s: float = -math.inf
+    """When its last batch was granted."""
     data_since_tick: bool = False
     done_s: float = -1.0
     """When its last batch was complete."""

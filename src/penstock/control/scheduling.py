@@ -95,7 +95,7 @@ class Scheduler:
         waiting = query.waiting
         if waiting is None or self._timer() - query.looked_s >= LOOK_EVERY_S:
             waiting = self._look(query)
-        target_s = self._classes[query.cls].plant.cls.delay_target_s
+        target_s = self._target_s(query)
         quiet_s = self._timer() - query.done_s
         if waiting.oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
             return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
@@ -138,7 +138,7 @@ class Scheduler:
         # a class whose batch is about to end may be next again, with what that batch will have used
         used_s = {q.cls: now - q.lease.began_s for q in ending if q.lease is not None}
         again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q)}
-        if self.turns.next_of({q.cls for q in wanting} | again, used_s) != query.cls:
+        if self._first(wanting, again, used_s) != query.cls:
             return False
         mine = [q for q in wanting if q.cls == query.cls]
         if min(mine, key=_head).key != query.key:
@@ -146,6 +146,41 @@ class Scheduler:
         running = {q.cls for q in held if q not in ending}
         self.turns.begin(query.cls, {q.cls for q in wanting} | again | running, used_s)
         return True
+
+    def _first(self, wanting: list[Query], again: set[str], used_s: Mapping[str, float]) -> str | None:
+        """The class to run next: by use and weight, unless another would then wait longer than its target.
+
+        By weight alone, a class whose batch took long waits until the others have used as much, and a batch
+        of theirs may take long as well.
+        """
+        classes = {q.cls for q in wanting} | again
+        first = self.turns.next_of(classes, used_s)
+        if len(classes) < 2 or first is None:
+            return first
+        demands = self.demands(*classes)
+        turns = plan_turns(demands, self._parallel)
+        overdue = set()
+        for query in wanting:
+            turn, waited_s = turns[query.cls], self._waited_s(query)
+            too_long = waited_s + turns[first].length_s > self._target_s(query)
+            earned = waited_s * turn.share >= turn.length_s * demands[query.cls].queries
+            if too_long and earned and query.cost.ready and not query.draining:
+                overdue.add(query.cls)
+        return self.turns.next_of(overdue, used_s) or first
+
+    def _waited_s(self, query: Query) -> float:
+        """How long a query has waited for its turn.
+
+        Since its last grant if its rows are older: where nothing is shed, rows of a low class may be old for
+        ever, and it must not go first for that.
+        """
+        since_s = self._timer() - query.granted_s
+        oldest_s = query.waiting.oldest_s if query.waiting is not None else None
+        age_s = self._age_s(oldest_s) if oldest_s is not None else 0.0
+        return since_s if age_s is None else min(age_s, since_s)
+
+    def _target_s(self, query: Query) -> float:
+        return self._classes[query.cls].plant.cls.delay_target_s
 
     def _asks(self, query: Query) -> bool:
         able = query.lease is None and bool(query.readers) and not query.refused
