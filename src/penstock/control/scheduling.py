@@ -148,10 +148,11 @@ class Scheduler:
         return True
 
     def _first(self, wanting: list[Query], again: set[str], used_s: Mapping[str, float]) -> str | None:
-        """The class to run next: by use and weight, unless another would then wait longer than its target.
+        """The class to run next: by use and weight, unless rows of another would then miss their target.
 
         By weight alone, a class whose batch took long waits until the others have used as much, and a batch
-        of theirs may take long as well.
+        of theirs may take long as well. Who goes first must have a turn to its credit, by its share of the
+        time that it has waited.
         """
         classes = {q.cls for q in wanting} | again
         first = self.turns.next_of(classes, used_s)
@@ -162,9 +163,10 @@ class Scheduler:
         overdue = set()
         for query in wanting:
             turn, waited_s = turns[query.cls], self._waited_s(query)
-            too_long = waited_s + turns[first].length_s > self._target_s(query)
+            own_s = min(turn.length_s, query.cost.batch_s(query.waiting.rows)) if query.waiting else 0.0
+            late = waited_s + turns[first].length_s + own_s > demands[query.cls].target_s
             earned = waited_s * turn.share >= turn.length_s * demands[query.cls].queries
-            if too_long and earned and query.cost.ready and not query.draining:
+            if late and earned and query.cost.ready and not query.draining:
                 overdue.add(query.cls)
         return self.turns.next_of(overdue, used_s) or first
 
@@ -196,7 +198,9 @@ class Scheduler:
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(self._classes, self._queries, self.turns.weights, self._timer(), also)
+        return demands_of(
+            self._classes, self._queries, self.turns.weights, self._timer(), self._age_s, also
+        )
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
