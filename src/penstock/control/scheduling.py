@@ -198,9 +198,7 @@ class Scheduler:
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(
-            self._classes, self._queries, self.turns.weights, self._timer(), self._age_s, also
-        )
+        return demands_of(self._classes, self._queries, self.turns.weights, self._timer(), also)
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""

@@ -30,7 +30,7 @@ CLASSES: dict[str, dict[str, Any]] = {
 LOADS = {"gold": 0.35, "silver": 0.55, "bronze": 1.6}
 """Mean input of a class in parts of the capacity of the whole machine; together two and a half times it."""
 GOVERNED_S, PLAIN_S, WARM_UP_S = 50.0, 20.0, 18.0
-PROBED_BATCHES = 3
+PROBED_BATCHES = 5
 SEGMENT_ROWS = 4096
 KEYS = 1000
 
