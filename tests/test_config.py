@@ -46,7 +46,7 @@ def test_a_class_needs_only_a_target() -> None:
 def test_a_class_becomes_the_class_of_the_model_and_weights_follow_priority() -> None:
     flow = load_flow_config(GOOD)
     assert flow.query_classes()["gold"] == QueryClass("gold", 2.0, 6.0, "deadline")
-    assert flow.weights == {"gold": 6.0, "bulk": 1.0}
+    assert {name: cls.priority for name, cls in flow.classes.items()} == {"gold": 6.0, "bulk": 1.0}
 
 
 def test_a_flow_has_defaults_for_all_but_log_and_classes() -> None:

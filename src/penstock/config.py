@@ -29,6 +29,7 @@ from pydantic import (
 from penstock.errors import InvalidInputError
 from penstock.model import LOAD_MANAGER_NAMES, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.scheduling import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
 from penstock.validation import (
     Part,
     Seconds,
@@ -111,6 +112,12 @@ class ClassConfig(Part):
     poison_after: int | None = Field(
         None, ge=1, description="set a grant aside after so many failures, e.g. 3"
     )
+    lendable_fraction: float = Field(
+        1.0, ge=0, le=1, description="part of its own share that it lends at most, e.g. 0.5"
+    )
+    borrow_limit_fraction: float = Field(
+        1.0, ge=0, le=1, description="part of the whole capacity that it borrows at most, e.g. 0.3"
+    )
     min_keep_fraction: float = Field(0.0, ge=0, le=1, description="never keep less than this part, e.g. 0.05")
     dry_run: bool = Field(False, description="true decides and logs but sheds nothing")
 
@@ -129,7 +136,14 @@ class ClassConfig(Part):
 
     def query_class(self, name: str) -> QueryClass:
         """The class as the control plane knows it."""
-        return QueryClass(name, self.target_s, self.priority, self.manager)
+        return QueryClass(
+            name,
+            self.target_s,
+            self.priority,
+            self.manager,
+            lendable_fraction=self.lendable_fraction,
+            borrow_limit_fraction=self.borrow_limit_fraction,
+        )
 
     def manager_config(self) -> Any:
         """The load manager's configuration."""
@@ -149,6 +163,33 @@ class ClassConfig(Part):
         return manager
 
 
+class CapacityConfig(Part):
+    """How the classes divide the capacity."""
+
+    policy: str = Field("dilos", description="dilos, cqc, absolute, hybrid or strict")
+    reserve_fraction: float = Field(
+        0.05, ge=0, le=1, description="part of its own share that a class keeps beyond its load, e.g. 0.05"
+    )
+    every_s: Seconds | None = Field(
+        None, alias="every", description="how often it is divided anew; none: a quarter of the least target"
+    )
+    batches: Literal["full", "eager"] = Field(
+        "full", description="full waits until a batch is worth its fixed cost, eager for one row"
+    )
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        if policy not in CAPACITY_POLICIES:
+            raise unknown_name(policy, CAPACITY_POLICIES)
+        return policy
+
+    def build_policy(self) -> CapacityPolicy:
+        """The policy; fixed quotas (cqc) have no reserve."""
+        settings = {} if self.policy == "cqc" else {"reserve_fraction": self.reserve_fraction}
+        return capacity_policy(self.policy, **settings)
+
+
 FlowT = TypeVar("FlowT", bound="FlowConfig")
 
 
@@ -158,6 +199,7 @@ class FlowConfig(Part):
     log: Directory = Field(description="the directory of the stream logs, e.g. logs")
     run: Directory | None = Field(None, description="the directory of this run's record, e.g. runs/today")
     classes: dict[Name, ClassConfig] = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
+    capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
     slots: int = Field(1, ge=1, description="micro-batches that may run at once, 1 or more")
     dry_run: bool = Field(False, description="true decides and logs but sheds nothing, in all classes")
     address: str | None = Field(None, description="unix:///path of a shared control plane; none starts one")
@@ -187,11 +229,6 @@ class FlowConfig(Part):
                 "use a shorter directory",
             )
         return address
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Every class's weight in the turns: its priority."""
-        return {name: config.priority for name, config in self.classes.items()}
 
     def query_classes(self) -> dict[str, QueryClass]:
         """The classes as the control plane knows them."""

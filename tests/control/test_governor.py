@@ -423,7 +423,7 @@ def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
     changed = governor.classes["gold"]
     assert changed.plant.cls.delay_target_s == 4.0
     assert changed.period_s == pytest.approx(2 * before), "the period belongs to the target"
-    assert governor.turns.weights["gold"] == 6
+    assert governor.turns.weights == pytest.approx({"gold": 6 / 7, "bulk": 1 / 7})
     assert changed.cycle.limits.min_keep_fraction == 0.25
     governor.change_class("gold", {"manager": "deadline"})
     assert governor.classes["gold"].gives_grants
@@ -436,13 +436,14 @@ def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
     "changes",
     [{"target": "-1s"}, {"priority": 0}, {"manager": "alomma"}, {"targt": "2s"}, {"settings": {"x": 1}}],
 )
-def test_a_change_that_breaks_a_rule_changes_nothing(desk: Desk, changes: dict[str, Any]) -> None:
+def test_a_change_that_breaks_a_rule_changes_nothing(virtual: Any, changes: dict[str, Any]) -> None:
+    desk = Desk(virtual, {"gold": {"target": "2s"}, "bulk": {"target": "2s"}})
     before = desk.governor.classes["gold"]
     with pytest.raises(InvalidInputError):
         desk.governor.change_class("gold", changes)
     assert desk.governor.classes["gold"] is before
     assert before.plant.cls.delay_target_s == 2.0
-    assert desk.governor.turns.weights == {"gold": 1.0}
+    assert desk.governor.turns.weights == {"gold": 0.5, "bulk": 0.5}
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
         desk.governor.change_class("gald", {})
 

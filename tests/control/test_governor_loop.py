@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.capacity import DILOS
 
 from penstock.control.cycle import Step
+from penstock.control.what_if import plan
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.schedule import schedule_from_counts
 
@@ -138,9 +140,7 @@ def test_after_data_and_then_quiet_there_is_exactly_one_tick(virtual: Any) -> No
     ("slots", "expected"),
     [
         pytest.param(1, {"gold": 0.6, "silver": 0.3, "bulk": 0.1}, id="one slot"),
-        pytest.param(
-            2, {"gold": 0.5, "silver": 0.375, "bulk": 0.125}, id="two slots, of which a query uses one"
-        ),
+        pytest.param(2, {"gold": 0.5, "silver": 0.4, "bulk": 0.1}, id="two slots, of which a query uses one"),
     ],
 )
 def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
@@ -170,10 +170,10 @@ def test_a_class_never_waits_longer_than_its_target_for_its_turn_also_if_batches
     cluster = virtual({n: {"target": 5.0, "priority": w} for n, w in weights.items()})
     for i, (name, times) in enumerate({"gold": 0.35, "silver": 0.55, "bulk": 1.6}.items()):
         log = virtual.stream(cluster, times * capacity_per_s(virtual, 5.0))
-        cluster.add(name, name, log, virtual.machine(noise=0.5), seed=i)
+        cluster.add(name, name, log, virtual.machine(noise=0.3), seed=i)
     cluster.run(110.0)
     began_s = np.array([b.began_s for b in cluster.queries["bulk"].batches])
-    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 5.0
+    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 4.5
 
 
 def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
@@ -188,6 +188,104 @@ def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual
     assert found["bulk"]["share"] > 0.4
     since = cluster.timer() - 40.0 + WARM_S
     assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in cluster.queries.values())
+
+
+def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quotas(virtual: Any) -> None:
+    weights, times = {"gold": 6, "silver": 3, "bulk": 1}, {"gold": 0.15, "silver": 5.0, "bulk": 5.0}
+    used = {}
+    for policy in ("dilos", "cqc"):
+        classes = {n: {"target": 5.0, "priority": w} for n, w in weights.items()}
+        cluster = virtual(classes, capacity={"policy": policy})
+        for i, (name, part) in enumerate(times.items()):
+            log = virtual.stream(cluster, part * capacity_per_s(virtual, 5.0))
+            cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
+        cluster.run(WARM_S)
+        before = dict(cluster.governor.turns.used_s)
+        cluster.run(60.0)
+        used_s = {name: s - before[name] for name, s in cluster.governor.turns.used_s.items()}
+        used[policy] = {name: s / sum(used_s.values()) for name, s in used_s.items()}
+        assert cluster.status()["classes"]["gold"]["shed"] == 0
+        for query in cluster.queries.values():
+            assert virtual.delay(query, 0.95, cluster.timer() - 60.0) <= 5.0
+    assert used["dilos"]["bulk"] == pytest.approx(0.1, abs=0.03), "bulk has its own share, and no more"
+    assert used["cqc"]["silver"] / used["cqc"]["bulk"] == pytest.approx(3.0, rel=0.2)
+
+
+def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: Any) -> None:
+    classes = {"high": {"target": 4.0, "priority": 6}, "low": {"target": 4.0, "priority": 4}}
+    cluster = virtual(classes, capacity={"every": 1.0})
+    cluster.governor.capacity.policy = DILOS
+    capacity = capacity_per_s(virtual, 4.0)
+    burst = schedule_from_counts([0.02 * capacity] * 30 + [0.45 * capacity] * 30, bin_s=1.0)
+    cluster.add("high", "high", virtual.stream(cluster, burst), virtual.machine(noise=0.05))
+    cluster.add("low", "low", virtual.stream(cluster, 5 * capacity), virtual.machine(noise=0.05), seed=2)
+    cluster.run(30.0)
+    assert cluster.governor.capacity.shares["high"] < 0.3
+    cluster.run(1.0 + 1.0)  # a second until the burst can be seen at all, and a cycle
+    assert cluster.governor.capacity.shares["high"] > 0.4
+    cluster.run(25.0)
+    assert cluster.status()["classes"]["high"]["shed"] == 0
+    check_books(cluster)
+
+
+def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_changed(virtual: Any) -> None:
+    classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
+    cluster = virtual(classes, capacity={"policy": "absolute"})
+    for i, name in enumerate(classes):
+        log = virtual.stream(cluster, 5 * capacity_per_s(virtual, 4.0))
+        cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
+    cluster.run(WARM_S)
+    before = dict(cluster.governor.turns.used_s)
+    cluster.run(20.0)
+    used_s = {name: s - before[name] for name, s in cluster.governor.turns.used_s.items()}
+    assert used_s["bulk"] < 0.1 * used_s["gold"]
+    cluster.governor.change_class("bulk", {"target": "6s", "lendable_fraction": 0.25})
+    assert cluster.governor.capacity.shares["bulk"] == pytest.approx(0.4 * 0.75, abs=0.01)
+    cluster.run(20.0)
+    check_books(cluster)
+
+
+def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(virtual: Any) -> None:
+    classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
+    cluster = virtual(classes)
+    assert plan(cluster.governor)["classes"]["gold"]["needs"] == 0.0
+    capacity = capacity_per_s(virtual, 4.0)
+    cluster.add("g", "gold", virtual.stream(cluster, 0.2 * capacity))
+    cluster.add("b", "bulk", virtual.stream(cluster, 3 * capacity))
+    cluster.run(0.5)
+    assert plan(cluster.governor)["classes"]["gold"]["not_measured"] == ["g"]
+    cluster.run(29.5)
+    found = plan(cluster.governor)["classes"]
+    row_s, fixed_s = 20e-6, 0.15
+    expected = (0.2 * capacity * row_s + fixed_s / 4.0) / (1.0 - fixed_s / 4.0)
+    assert found["gold"]["needs"] == pytest.approx(expected, rel=0.1)
+    assert found["gold"]["queries"] == {"g": found["gold"]["needs"]}
+    assert found["gold"]["shed_fraction"] == 0.0
+    shed = cluster.status()["classes"]["bulk"]
+    assert found["bulk"]["shed_fraction"] == pytest.approx(shed["shed"] / shed["offered"], abs=0.1)
+
+
+def test_eager_batches_are_many_and_small(virtual: Any) -> None:
+    batches = {}
+    for kind in ("full", "eager"):
+        cluster = virtual(gold(), capacity={"batches": kind})
+        query = cluster.add("q", "gold", virtual.stream(cluster, 0.3 * capacity_per_s(virtual)))
+        cluster.run(30.0)
+        batches[kind] = len(query.batches)
+    assert batches["eager"] > 2 * batches["full"]
+
+
+def test_inside_a_class_a_round_goes_from_the_highest_rate_to_the_lowest(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": 6.0}})
+    for i, (name, factor) in enumerate({"a_dear": 4.0, "b_middle": 2.0, "c_cheap": 1.0}.items()):
+        machine = virtual.machine(row_s=factor * 20e-6, noise=0.05)
+        log = virtual.stream(cluster, 3 * capacity_per_s(virtual, 6.0))
+        cluster.add(name, "gold", log, machine, seed=i)
+    cluster.run(60.0)
+    turns = sorted((b.began_s, name) for name, query in cluster.queries.items() for b in query.batches)
+    last = [name for _, name in turns[-9:]]
+    start = last.index("c_cheap")
+    assert last[start : start + 6] == ["c_cheap", "b_middle", "a_dear"] * 2
 
 
 def test_three_light_classes_that_start_together_shed_nothing_while_their_costs_are_learned(

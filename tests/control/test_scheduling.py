@@ -11,12 +11,15 @@ import pytest
 from penstock.control.cost import CostModel
 from penstock.control.granting import OLD_TARGETS, warn_of_late
 from penstock.control.members import Lease, Query
+from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import OVERLAP_FIXED, Scheduler
 from penstock.control.turns import Turns
+from penstock.model import QueryClass
+from penstock.policies.scheduling import capacity_policy
 from penstock.testing import ManualClock
 
 ROWS = 500_000
-PLANT = SimpleNamespace(cls=SimpleNamespace(delay_target_s=4.0), rate_per_s=0.0)
+PLANT = SimpleNamespace(cls=SimpleNamespace(delay_target_s=4.0))
 
 
 def query(cls: str, known: bool = True) -> Query:
@@ -43,14 +46,23 @@ class Stage:
             "second": SimpleNamespace(rows=ROWS, oldest_s=0.0),
         }
         classes: Any = {name: SimpleNamespace(plant=PLANT) for name in queries}
+        capacity = Redistribution(
+            capacity_policy("cqc"), [QueryClass(name, 4.0, weight) for name, weight in weights.items()], 1
+        )
+        turns = Turns(weights)
+
+        def look(q: Query) -> Any:
+            q.waiting, q.looked_s = rows[q.key], self.timer()
+            return q.waiting
+
         self.scheduler = Scheduler(
-            classes, queries, Turns(weights), slots, lambda q: rows[q.key], lambda _: 0.0, self.timer
+            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
     def granted_at(self, moment_s: float) -> bool:
         self.timer.advance(moment_s)
-        return self.scheduler.is_next(self.second)
+        return self.scheduler.is_next(self.second) is not None
 
 
 EQUAL = {"first": 1.0, "second": 1.0}

@@ -7,51 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.turns import LEAST_FIXED, Demand, Turns, fill_shares, plan_turns
+from penstock.control.turns import LEAST_FIXED, Demand, Turns, plan_turns
 from penstock.errors import InvalidInputError, UnknownNameError
 
 weights = st.floats(0.1, 100)
 loads = st.floats(0.0, 1.0)
-demands = st.dictionaries(st.sampled_from("abcdef"), st.tuples(weights, loads), min_size=1)
-
-
-@given(demands)
-def test_shares_add_up_to_one_and_nobody_is_short_while_another_has_more_than_its_part(
-    asked: dict[str, tuple[float, float]],
-) -> None:
-    shares = fill_shares(asked)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    total = sum(weight for weight, _ in asked.values())
-    for name, (weight, load) in asked.items():
-        assert shares[name] >= min(load, weight / total) - 1e-9, "its own part is never taken from a class"
-    short = [n for n, (_, load) in asked.items() if shares[n] < load - 1e-9]
-    for name in short:
-        for other, (weight, load) in asked.items():
-            # who is not short has what it asked for and no more; who is, has the same a unit of weight
-            if other in short:
-                assert shares[other] / weight == pytest.approx(shares[name] / asked[name][0])
-            else:
-                assert shares[other] == pytest.approx(load)
-                assert shares[other] / weight <= shares[name] / asked[name][0] + 1e-9
-
-
-def test_what_a_class_does_not_need_goes_to_the_others_by_weight() -> None:
-    assert fill_shares({"gold": (6, 1), "silver": (3, 1), "bulk": (1, 1)}) == pytest.approx(
-        {"gold": 0.6, "silver": 0.3, "bulk": 0.1}
-    )
-    assert fill_shares({"gold": (6, 0.2), "silver": (3, 1), "bulk": (1, 1)}) == pytest.approx(
-        {"gold": 0.2, "silver": 0.6, "bulk": 0.2}
-    )
-    assert fill_shares({"gold": (6, 0.1), "silver": (3, 0.1), "bulk": (1, 0.0)}) == pytest.approx(
-        {"gold": 0.1 + 0.48, "silver": 0.1 + 0.24, "bulk": 0.08}
-    )
-
-
 planned = st.dictionaries(
     st.sampled_from("abcdef"),
     st.builds(
         Demand,
-        weight=weights,
         target_s=st.floats(0.1, 60),
         load=loads,
         queries=st.integers(1, 10),
@@ -61,9 +25,11 @@ planned = st.dictionaries(
 )
 
 
-@given(planned)
-def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(asked: dict[str, Demand]) -> None:
-    turns = plan_turns(asked)
+@given(planned, st.fixed_dictionaries(dict.fromkeys("abcdef", weights)))
+def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(
+    asked: dict[str, Demand], shares: dict[str, float]
+) -> None:
+    turns = plan_turns(asked, shares)
     assert set(turns) == set(asked)
     for name, turn in turns.items():
         demand = asked[name]
@@ -76,24 +42,26 @@ def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(asked: dict[str
 
 
 def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
-    turns = plan_turns({"gold": Demand(6, 2.0, 1.0, 1, 0.0), "bulk": Demand(4, 30.0, 1.0, 2, 0.0)})
+    shares = {"gold": 0.6, "bulk": 0.4}
+    turns = plan_turns({"gold": Demand(2.0, 1.0, 1, 0.0), "bulk": Demand(30.0, 1.0, 2, 0.0)}, shares)
     assert turns["gold"].cycle_s == pytest.approx(2.0 / 1.6)
     assert turns["gold"].length_s == pytest.approx(0.6 * 2.0 / 1.6)
     assert turns["bulk"].length_s == pytest.approx(0.2 * 2.0 / 1.6), (
         "each of two queries has half of the share"
     )
-    alone = plan_turns({"gold": Demand(6, 2.0, 0.3, 1, 0.0)})["gold"]
-    assert (alone.length_s, alone.cycle_s, alone.share) == (pytest.approx(1.0),) * 3
-    assert plan_turns({}) == {}
+    alone = plan_turns({"gold": Demand(2.0, 0.3, 1, 0.0)}, shares)["gold"]
+    assert (alone.length_s, alone.cycle_s) == (pytest.approx(1.0),) * 2, "who alone has work has all of it"
+    assert plan_turns({}, shares) == {}
 
 
 def test_batches_that_run_at_once_make_turns_longer_and_the_cycle_shorter() -> None:
-    asked = {"gold": Demand(6, 2.0, 1.0, 1, 0.0), "bulk": Demand(4, 30.0, 1.0, 1, 0.0)}
-    one, more = plan_turns(asked), plan_turns(asked, parallel=1.5)
+    asked = {"gold": Demand(2.0, 1.0, 1, 0.0), "bulk": Demand(30.0, 1.0, 1, 0.0)}
+    shares = {"gold": 6.0, "bulk": 4.0}
+    one, more = plan_turns(asked, shares), plan_turns(asked, shares, parallel=1.5)
     assert more["gold"].cycle_s == pytest.approx(2.0 / (1.0 + 0.9))
     assert more["gold"].length_s == pytest.approx(0.9 * 2.0 / 1.9)
     assert more["gold"].length_s > one["gold"].length_s
-    assert plan_turns(asked, parallel=3.0)["gold"].length_s == pytest.approx(1.0), "one query, one batch"
+    assert plan_turns(asked, shares, 3.0)["gold"].length_s == pytest.approx(1.0), "one query, one batch"
 
 
 def serve(turns: Turns, lengths: dict[str, float], seconds: float, seed: int = 1) -> dict[str, float]:
@@ -149,12 +117,53 @@ def test_a_class_that_runs_keeps_what_it_is_owed_while_another_begins() -> None:
 def test_a_weight_can_change_while_turns_are_taken() -> None:
     turns = Turns({"gold": 6, "bulk": 1})
     serve(turns, {"gold": 0.3, "bulk": 0.3}, 100.0)
-    turns.set_weight("bulk", 6)
+    turns.set_weights({"bulk": 6})
     assert serve(turns, {"gold": 0.3, "bulk": 0.3}, 1000.0) == pytest.approx(
         {"gold": 0.5, "bulk": 0.5}, abs=0.02
     )
     assert turns.weights == {"gold": 6, "bulk": 6}
     assert turns.used_s["gold"] + turns.used_s["bulk"] == pytest.approx(1100.0, abs=1.0)
+
+
+def test_a_turn_that_nobody_else_wanted_is_not_held_against_a_class() -> None:
+    turns = Turns({"gold": 9, "bulk": 1})
+    waits_s = {}
+    for others in ([], ["gold"]):
+        spare = turns.begin("bulk", ["bulk", *others])
+        assert spare is not bool(others)
+        turns.charge("bulk", 2.0, turns.price("bulk", 2.0, spare=spare))
+        waits_s[len(others)] = 0.0
+        while turns.next_of(["gold", "bulk"]) == "gold":
+            turns.begin("gold", ["gold", "bulk"])
+            turns.charge("gold", 0.1)
+            waits_s[len(others)] += 0.1
+    assert waits_s[0] <= 2.0, "no longer than its own turn"
+    assert waits_s[1] == pytest.approx(18.0, abs=0.2)
+
+
+def test_spare_time_gives_no_credit_over_a_class_that_has_used_less_than_its_part() -> None:
+    turns = Turns({"gold": 6, "bulk": 4})
+    turns.charge("gold", 0.9)
+    turns.charge("bulk", 1.1, turns.price("bulk", 1.1, spare=True))
+    assert turns.next_of(["gold", "bulk"]) == "gold"
+
+
+def test_what_a_batch_took_far_beyond_its_plan_is_not_held_against_a_class() -> None:
+    turns = Turns({"gold": 9, "bulk": 1})
+    assert turns.price("bulk", 10.0, planned_s=1.0) == pytest.approx(1.5)
+    assert turns.price("bulk", 1.4, planned_s=1.0) == pytest.approx(1.4)
+
+
+def test_a_class_that_gets_a_larger_share_does_not_pay_for_its_time_at_the_small_one() -> None:
+    turns = Turns({"gold": 0.05, "bulk": 0.95})
+    turns.charge("gold", 1.0)
+    turns.charge("bulk", 1.0)
+    turns.set_weights({"gold": 0.6, "bulk": 0.4})
+    waited_s = 0.0
+    while turns.next_of(["gold", "bulk"]) == "bulk":
+        turns.charge("bulk", 0.1)
+        waited_s += 0.1
+    assert waited_s == pytest.approx(0.4 * 1.0 / 0.6, abs=0.11), "what its second is worth at the new share"
 
 
 def test_nobody_wants_a_turn_and_equals_begin_with_the_higher_weight() -> None:
@@ -169,14 +178,14 @@ def test_wrong_weights_and_names_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got 0"):
         Turns({"gold": 0})
     with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got -1"):
-        Turns({"gold": 1}).set_weight("gold", -1)
+        Turns({"gold": 1}).set_weights({"gold": -1})
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
-        Turns({"gold": 1}).set_weight("glod", 1)
+        Turns({"gold": 1}).set_weights({"glod": 1})
 
 
 def test_learning_is_charged_at_the_highest_weight() -> None:
     turns = Turns({"gold": 6.0, "bronze": 1.0})
-    turns.charge("bronze", 3.0, learning=True)
+    turns.charge("bronze", 3.0, turns.price("bronze", 3.0, learning=True))
     turns.charge("gold", 4.0)
     assert turns.next_of(["gold", "bronze"]) == "bronze"
     assert turns.used_s == {"gold": 4.0, "bronze": 3.0}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from penstock.config import ClassConfig, FlowConfig
+from penstock.config import CapacityConfig, ClassConfig, FlowConfig
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.pipeline.columns import _TYPES
 from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink
@@ -27,6 +27,7 @@ HOW = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 PARTS: list[type[Part]] = [
     FlowConfig,
     ClassConfig,
+    CapacityConfig,
     PipelineConfig,
     StreamConfig,
     ReplaySource,

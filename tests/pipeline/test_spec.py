@@ -56,7 +56,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 def test_the_example_has_three_classes_two_inputs_and_four_queries() -> None:
     pipeline = load_pipeline(EXAMPLES / "three_classes.yaml")
-    assert pipeline.weights == {"gold": 6.0, "silver": 3.0, "bronze": 1.0}
+    assert {name: cls.priority for name, cls in pipeline.classes.items()} == {
+        "gold": 6.0,
+        "silver": 3.0,
+        "bronze": 1.0,
+    }
     assert {query: pipeline.streams_of(query) for query in pipeline.queries} == {
         "find_hot": ("readings",),
         "alerts_with_readings": ("alerts", "readings"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.capacity import DILOS
 
 from penstock.control.cycle import Cycle
 from penstock.errors import InvalidInputError, UnknownNameError
@@ -132,7 +133,7 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle() -> None:
     quiet, busy = even(50.0, burst_s), burst_s + even(340.0, 15.0)
     results = simulate_classes(
         replace(
-            scenario(1.0, 2000.0, policy=capacity_policy("dilos"), every=every, period_s=period_s),
+            scenario(1.0, 2000.0, policy=DILOS, every=every, period_s=period_s),
             arrivals_s=[np.concatenate((quiet, busy)), even(2000.0)],
         )
     )

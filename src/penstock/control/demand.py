@@ -17,25 +17,30 @@ SLACK_FRACTION = 0.05
 def demands_of(
     classes: Mapping[str, GovernedClass],
     queries: Mapping[str, Query],
-    weights: Mapping[str, float],
     now: float,
     also: Container[str] = (),
 ) -> dict[str, Demand]:
     """The demands of classes with work, by name; those in `also` are there whether or not they have any."""
     demands: dict[str, Demand] = {}
     for name, governed in classes.items():
-        mine = [q for q in queries.values() if q.cls == name and q.readers]
+        mine = [q for q in queries.values() if q.cls == name and q.readers and not q.refused]
+        mine = [q for q in mine if q.lease is not None or now - q.asked_s <= STALE_S]
         busy = [q for q in mine if q.lease is not None or (q.waiting is not None and q.waiting.rows)]
-        busy = [q for q in busy if q.lease is not None or now - q.asked_s <= STALE_S]
         if not busy and name not in also:
             continue
         target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
-        costs = [q.cost for q in busy if q.cost.ready] or [q.cost for q in mine if q.cost.ready]
-        fixed_s = max((cost.fixed_s for cost in costs), default=0.0)
-        row_s = max((cost.row_s for cost in costs), default=0.0)
-        waiting = sum(q.waiting.rows for q in busy if q.waiting is not None and q.lease is None)
-        half_s = target_s / 2
-        work_s = (waiting + governed.plant.rate_per_s * half_s) * row_s + fixed_s * max(1, len(busy))
+        known = [q for q in mine if q.cost.ready]
+        fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
         count = max(1, len(busy))
-        demands[name] = Demand(weights[name], target_s, min(work_s / half_s, float(count)), count, fixed_s)
+        # what a query that is still being learned will ask for, nobody knows
+        load = min(sum(_load(q, target_s) for q in known), float(count))
+        demands[name] = Demand(target_s, load if all(q.cost.ready for q in busy) else None, count, fixed_s)
     return demands
+
+
+def _load(query: Query, target_s: float) -> float:
+    """Batch time that a query asks for in a second: what waits and what comes, once in half a target."""
+    half_s = target_s / 2
+    waiting = query.waiting.rows if query.waiting is not None and query.lease is None else 0
+    rows = waiting + query.rate_per_s * half_s
+    return (rows * query.cost.row_s + query.cost.fixed_s) / half_s if rows >= 1.0 else 0.0

@@ -24,6 +24,7 @@ from penstock.control.granting import lease_of, row_limit, same_cut, tick_of, wa
 from penstock.control.members import Answer, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
+from penstock.control.redistribution import Redistribution
 from penstock.control.replay import describe_manager
 from penstock.control.scheduling import Scheduler
 from penstock.control.turns import Turns
@@ -58,7 +59,10 @@ class Governor:
         self.config, self._wall, self.timer, self.recorder = config, clock, timer, recorder
         self._memory = memory or CostMemory()
         self._newest_s = -math.inf
-        self.turns = Turns({name: cls.priority for name, cls in config.classes.items()})
+        self.capacity = Redistribution(
+            config.capacity.build_policy(), list(config.query_classes().values()), every=1
+        )
+        self.turns = Turns(self.capacity.shares)
         self.classes: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
             plant = ClassPlant(cls.query_class(name), timer())
@@ -71,8 +75,17 @@ class Governor:
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.shedding = True
         self._scheduler = Scheduler(
-            self.classes, self.queries, self.turns, config.slots, self._look, self._age_s, timer
+            self.classes,
+            self.queries,
+            self.turns,
+            self.capacity,
+            config.slots,
+            config.capacity.batches == "eager",
+            self._look,
+            self._age_s,
+            timer,
         )
+        self._divided_s = timer()
         self._decider = Decider(
             self.classes, self.queries, self._look, self._scheduler.turn, self.clock, timer
         )
@@ -136,7 +149,8 @@ class Governor:
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None
-        self.turns.charge(query.cls, self.timer() - query.lease.began_s, learning=not query.cost.ready)
+        took_s = self.timer() - query.lease.began_s
+        self.turns.charge(query.cls, took_s, self._scheduler.price_of(query))
         query.granted_s, query.lease = query.lease.began_s, None
 
     # -- questions ------------------------------------------------------------------------------
@@ -184,10 +198,14 @@ class Governor:
             return None
         if reader.slot and reader.questions == 1 and len(query.readers) == 1:
             return None  # Spark asks the query's other readers before it asks again: then they have joined
-        if not self._scheduler.is_next(query):
+        turn = self._scheduler.is_next(query)
+        if turn is None:
             return None
         self._look(query)
-        return self._grant(query, reader)
+        answer = self._grant(query, reader)
+        assert query.lease is not None
+        query.lease.spare = turn.spare
+        return answer
 
     def is_leader(self, reader_id: str) -> bool:
         """Whether this reader asks first in its query's micro-batches."""
@@ -267,11 +285,13 @@ class Governor:
         query.waiting, query.looked_s = look(readers), self.timer()
         newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
         self._newest_s = max(self._newest_s, newest_s)
-        plant = self.classes[query.cls].plant
+        plant, rows = self.classes[query.cls].plant, 0
         for reader in open_readers:
             for p, end in query.waiting.ends[reader.id].items():
-                plant.offered_rows += max(0, end - reader.seen_end.get(p, 0))
+                rows += max(0, end - reader.seen_end.get(p, 0))
                 reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
+        plant.offered_rows += rows
+        query.came(rows, self.timer(), plant.cls.delay_target_s / 2)
         return query.waiting
 
     # -- grants ---------------------------------------------------------------------------------
@@ -291,6 +311,7 @@ class Governor:
         warn_of_late(query, self.clock() - waiting.oldest_s, target_s, decided.late_rows)
         plan = self._plan(governed, query, grant.keep_fraction)
         query.lease = lease_of(waiting, decided, grant, plan, self.timer())
+        query.lease.planned_s = max(turn.length_s, query.cost.fixed_s)
         return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
 
     def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:
@@ -309,6 +330,8 @@ class Governor:
         passed_s, self._last_s = now - self._last_s, now
         self._memory.beat(self.queries, now)
         self._scheduler.beat(passed_s)
+        if now - self._divided_s >= self._divide_every_s():
+            self._divide()
         for name, governed in self.classes.items():
             queries = [q for q in self.queries.values() if q.cls == name and q.readers]
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
@@ -321,6 +344,17 @@ class Governor:
     def _period_s(self, governed: GovernedClass) -> float:
         """A decision on a period in which no batch ended would be one on nothing."""
         return max(governed.period_s, self._scheduler.turn_of(governed.name).cycle_s)
+
+    def _divide(self) -> None:
+        """Divides the time between the classes anew."""
+        since_s, self._divided_s = self.timer() - self._divided_s, self.timer()
+        for name, scale in self._scheduler.redistribute(since_s).items():
+            self.classes[name].plant.capacity_scale *= scale
+
+    def _divide_every_s(self) -> float:
+        """A load-management cycle is about a quarter of a target (pham2016 6.2.1); a redistribution, one."""
+        shortest_s = min(governed.plant.cls.delay_target_s for governed in self.classes.values())
+        return self.config.capacity.every_s or shortest_s / 4
 
     # -- commands -------------------------------------------------------------------------------
 
@@ -348,8 +382,10 @@ class Governor:
             if self.recorder is not None:
                 first = governed.plant.next_id
                 self.recorder.record_change(name, first, describe_manager(config.build_manager()))
+            governed.plant.capacity_scale = 1.0
         self.classes[name] = governed
-        self.turns.set_weight(name, config.priority)
+        self.capacity.change(before.plant.cls)
+        self._divide()
 
     def _check_change(self, name: str, before: ClassConfig, after: ClassConfig) -> None:
         floor_s = self.floor_s(name)

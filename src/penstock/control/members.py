@@ -57,6 +57,8 @@ class Lease:
         arrival_s: Arrival times of the rows between late and end.
         arrival_rows: How many arrived at each.
         admitted: Rows that are processed, known once it is logged.
+        planned_s: How long the turn may be.
+        spare: Whether no other class wanted the turn.
     """
 
     began_s: float
@@ -70,6 +72,12 @@ class Lease:
     arrival_s: FloatArray = field(default_factory=lambda: np.empty(0))
     arrival_rows: FloatArray = field(default_factory=lambda: np.empty(0))
     admitted: int = 0
+    planned_s: float = math.inf
+    spare: bool = False
+
+
+RATE_EVERY_S = 0.1
+"""A rate over a shorter time would say how rows are bunched."""
 
 
 @dataclass(slots=True)
@@ -99,6 +107,12 @@ class Query:
     """When its last batch was complete."""
     refused: bool = False
     """No more grants: it is being stopped."""
+    rate_per_s: float = 0.0
+    """Rows that arrive for it, a mean that forgets."""
+    rated_s: float | None = None
+    """When that was last computed."""
+    unrated_rows: int = 0
+    """Rows that arrived since."""
     draining: bool = False
     batches: int = 0
     ungoverned: int = 0
@@ -108,6 +122,24 @@ class Query:
     """Arrival times and rows of its last batch, where the watermark they moved closes windows in the next."""
     past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
     """Log and last offset of readers that are gone: they stay in the books."""
+
+    def came(self, rows: int, now_s: float, memory_s: float) -> None:
+        """Rows have arrived since the last call; their rate is a mean that forgets.
+
+        Args:
+            rows: How many.
+            now_s: On the timer.
+            memory_s: Seconds after which about a third of the past is left.
+        """
+        self.unrated_rows += rows
+        if self.rated_s is None:
+            self.rated_s, self.unrated_rows = now_s, 0
+        passed_s = now_s - self.rated_s
+        if passed_s < RATE_EVERY_S:
+            return
+        weight = 1.0 - math.exp(-passed_s / memory_s)
+        self.rate_per_s += weight * (self.unrated_rows / passed_s - self.rate_per_s)
+        self.rated_s, self.unrated_rows = now_s, 0
 
 
 @dataclass(frozen=True, slots=True)

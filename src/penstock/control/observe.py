@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from penstock.control.delays import DelayLedger, stats
@@ -28,7 +26,8 @@ class ClassPlant:
         self.last_s = timer_s
         """On the timer: a period is a duration, and the clock may go back."""
         self.next_id = 1
-        self.rate_per_s = 0.0
+        self.capacity_scale = 1.0
+        """What its share was multiplied by since the last observation, which tells the manager."""
         self._clear()
 
     def _clear(self) -> None:
@@ -89,8 +88,6 @@ class ClassPlant:
         delays = np.concatenate(self._delay_s) if self._delay_s else np.empty(0)
         outputs = [self._output_s.get(query, (0.0, 0.0)) for query in queries]
         rate = self.offered_rows / period_s
-        weight = 1.0 - math.exp(-period_s / max(self.cls.delay_target_s / 2, 1e-3))
-        self.rate_per_s += weight * (rate - self.rate_per_s)
         entry_s = waiting_rows * self.keep_fraction * (cost_s or 0.0)
         self.pending = Observation(
             id=self.next_id,
@@ -114,7 +111,9 @@ class ClassPlant:
             output_delay_s=np.array([total / count if count else np.nan for total, count in outputs]),
             waiting=waiting,
             batch=batch,
+            capacity_scale=self.capacity_scale,
         )
+        self.capacity_scale = 1.0
         self.next_id += 1
         self.last_s = timer_s
         self._clear()

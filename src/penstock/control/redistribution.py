@@ -25,11 +25,22 @@ class Redistribution:
         if every < 1:
             raise InvalidInputError("a redistribution comes every 1 or more cycles", every, "10 is usual")
         self.policy, self._classes, self._every = policy, {cls.name: cls for cls in classes}, every
-        weight = sum(cls.priority for cls in classes)
-        self.shares = {cls.name: cls.priority / weight for cls in classes}
+        self.shares = self.originals
         """By class, of a capacity of one."""
+        self.claims = self.originals
+        """By class, what it may have at once if it needs it: its own, unless it went short of that."""
         self._reports: dict[str, list[float]] = {name: [] for name in self._classes}
         self._cycles = 0
+
+    def change(self, cls: QueryClass) -> None:
+        """A class has another priority or other limits; they count with the next redistribution."""
+        self._classes[cls.name] = cls
+
+    @property
+    def originals(self) -> dict[str, float]:
+        """By class, the part of the capacity that its priority gives."""
+        weight = sum(cls.priority for cls in self._classes.values())
+        return {name: cls.priority / weight for name, cls in self._classes.items()}
 
     def report(self, usages: Mapping[str, float | None]) -> dict[str, float] | None:
         """Ends a load-management cycle, and with every so many a redistribution.
@@ -49,23 +60,32 @@ class Redistribution:
         self._cycles += 1
         if self._cycles % self._every:
             return None
-        new = dict(self.policy.redistribute([self._use(name) for name in self._classes]))
+        uses = [self._use(name) for name in self._classes]
+        new = dict(self.policy.redistribute(uses))
         scales = {
             name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
         }
-        self.shares = new
+        self.shares, originals = new, self.originals
+        # what a class lent is its own; what it went short of is not
+        self.claims = {
+            use.name: new[use.name] if use.load > new[use.name] else max(new[use.name], originals[use.name])
+            for use in uses
+        }
         for reports in self._reports.values():
             reports.clear()
         return scales
 
     def _use(self, name: str) -> ClassUse:
         cls, share, reports = self._classes[name], self.shares[name], self._reports[name]
-        usage = max(reports[-1], sum(reports) / len(reports)) if reports else 1.0
+        if reports:
+            load = max(reports[-1], sum(reports) / len(reports)) * max(share, LEAST_SHARE)
+        else:  # nothing is known: it has what is its own
+            load = max(share, self.originals[name])
         return ClassUse(
             name,
             cls.priority,
             share,
-            usage * max(share, LEAST_SHARE),
+            load,
             cls.lendable_fraction,
             cls.borrow_limit_fraction,
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
-from penstock.control.demand import STALE_S, demands_of
+from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
 from penstock.control.members import Query
+from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
+from penstock.policies.scheduling import Candidate, HighestRate
 
 OVERLAP_FIXED = 1.0
 """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
@@ -22,6 +25,16 @@ WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
 """A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
 and fuller batches, when others need the time."""
 
+LATEST_AT = 0.9
+"""A batch is not put off if another's before it would bring its oldest row to so much of the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A turn that begins; `spare` if no other class wanted it."""
+
+    spare: bool
+
 
 class Scheduler:
     """Slots and turns over the queries of all classes.
@@ -30,7 +43,9 @@ class Scheduler:
         classes: By name.
         queries: By key.
         turns: Who has used how much.
+        capacity: Which part of the time each class has.
         slots: Batches that may run at once, beside those that are about to end.
+        eager: Whether a batch is worth it as soon as a row waits.
         look: Refreshes what waits for a query.
         age_s: How old a row is that arrived at a moment; `None` if the clock cannot tell.
         timer: Seconds that never go back.
@@ -41,12 +56,18 @@ class Scheduler:
         classes: Mapping[str, GovernedClass],
         queries: Mapping[str, Query],
         turns: Turns,
+        capacity: Redistribution,
         slots: int,
+        eager: bool,
         look: Callable[[Query], Waiting],
         age_s: Callable[[float], float | None],
         timer: Callable[[], float],
     ) -> None:
         self._classes, self._queries, self.turns, self._slots = classes, queries, turns, slots
+        self._capacity, self._eager = capacity, eager
+        self._loads: dict[str, float] = {}
+        """By class, what it usually asks for."""
+        self._inside = {name: HighestRate() for name in classes}
         self._look, self._age_s, self._timer = look, age_s, timer
         self._parallel = 1.0
         """Batches that run at once while any does, on average: they overlap at their ends."""
@@ -90,37 +111,41 @@ class Scheduler:
 
     # -- is it worth it -------------------------------------------------------------------------
 
-    def _wants(self, query: Query) -> bool:
+    def _wants(self, query: Query, waiting: Waiting, turns: Mapping[str, Turn]) -> bool:
         """Whether a batch now is better than a fuller one a little later."""
-        waiting = query.waiting
-        if waiting is None or self._timer() - query.looked_s >= LOOK_EVERY_S:
-            waiting = self._look(query)
         target_s = self._target_s(query)
         quiet_s = self._timer() - query.done_s
         if waiting.oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
             return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
-        if not query.cost.ready or query.draining:
+        if self._eager or not query.cost.ready or query.draining:
             return True
         age_s = self._age_s(waiting.oldest_s)
         if age_s is None and quiet_s >= target_s / 2:
             return True
-        worth_at_s = target_s * (WORTH_AT_SHARED if self._others_wait(query) else WORTH_AT)
+        longest_s = self._longest_other_s(query, turns)
+        worth_at_s = target_s * (WORTH_AT if longest_s is None else WORTH_AT_SHARED)
         if (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= worth_at_s:
             return True
-        return waiting.rows >= query.cost.rows_in(self.turn(query).length_s)
+        if longest_s is not None:  # if it does not go now, another's turn comes first, and more rows
+            batch_s = query.cost.batch_s(waiting.rows + query.rate_per_s * longest_s)
+            if (age_s or 0.0) + longest_s + batch_s >= target_s * LATEST_AT:
+                return True
+        return waiting.rows >= query.cost.rows_in(turns[query.cls].length_s)
 
-    def _wants_again(self, query: Query) -> bool:
+    def _longest_other_s(self, query: Query, turns: Mapping[str, Turn]) -> float | None:
+        """The longest turn of a query that has rows waiting; `None` if there is no other."""
+        others = [q for q in self._queries.values() if q is not query and q.waiting and q.waiting.rows]
+        return max((turns[q.cls].length_s for q in others if q.cls in turns), default=None)
+
+    def _wants_again(self, query: Query, turns: Mapping[str, Turn]) -> bool:
         """Whether a query whose batch is about to end has another one's worth of rows waiting."""
-        return self._look(query).rows > 0 and self._wants(query)
-
-    def _others_wait(self, query: Query) -> bool:
-        others = (q.waiting for q in self._queries.values() if q is not query)
-        return any(waiting is not None and waiting.rows for waiting in others)
+        waiting = self._look(query)
+        return waiting.rows > 0 and self._wants(query, waiting, turns)
 
     # -- whose turn -----------------------------------------------------------------------------
 
-    def is_next(self, query: Query) -> bool:
-        """Whether a query that asks gets its turn now; it is then begun.
+    def is_next(self, query: Query) -> Granted | None:
+        """The turn of a query that asks, if it is next; it is then begun.
 
         What waits is looked at only when there is a turn to be had.
         """
@@ -128,47 +153,96 @@ class Scheduler:
         query.pending_s = now
         ending = [q for q in held if self._ends_soon(q, query)]
         if len(held) - len(ending) >= self._slots or len(held) > self._slots:
-            return False
+            return None
         # who asks when its batch ends would take the slot again before one that waits for it hears of it
         if any(now - at_s <= STALE_S for at_s in self._replays.values()):
-            return False
-        wanting = [q for q in self._queries.values() if self._asks(q) and self._wants(q)]
+            return None
+        asking = {q.key: q for q in self._queries.values() if self._asks(q)}
+        waits = {key: self._looked_at(q) for key, q in asking.items()}
+        demands = self.demands(*(q.cls for key, q in asking.items() if waits[key].rows or q.data_since_tick))
+        turns = self._plan(demands)
+        wanting = [q for key, q in asking.items() if self._wants(q, waits[key], turns)]
         if not any(q is query for q in wanting):
-            return False
+            return None
         # a class whose batch is about to end may be next again, with what that batch will have used
-        used_s = {q.cls: now - q.lease.began_s for q in ending if q.lease is not None}
-        again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q)}
-        if self._first(wanting, again, used_s) != query.cls:
-            return False
-        mine = [q for q in wanting if q.cls == query.cls]
-        if min(mine, key=_head).key != query.key:
-            return False
-        running = {q.cls for q in held if q not in ending}
-        self.turns.begin(query.cls, {q.cls for q in wanting} | again | running, used_s)
-        return True
+        running: dict[str, float] = {}
+        for q in ending:
+            running[q.cls] = running.get(q.cls, 0.0) + self.price_of(q)
+        again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q, turns)}
+        room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
+        cls, able = self._first(wanting, again, running, turns, room_s)
+        candidates = [_candidate(q) for q in able]
+        if cls != query.cls or self._inside[cls].next_of(candidates) != query.key:
+            return None
+        self._inside[cls].took(query.key, candidates)
+        busy = {q.cls for q in held if q not in ending}
+        return Granted(self.turns.begin(cls, {q.cls for q in wanting} | again | busy, running))
 
-    def _first(self, wanting: list[Query], again: set[str], used_s: Mapping[str, float]) -> str | None:
-        """The class to run next: by use and weight, unless rows of another would then miss their target.
+    def _looked_at(self, query: Query) -> Waiting:
+        """What waits for a query, as it was a moment ago."""
+        if query.waiting is None or self._timer() - query.looked_s >= LOOK_EVERY_S:
+            return self._look(query)
+        return query.waiting
+
+    def price_of(self, query: Query) -> float:
+        """What the batch that a query runs has cost its class so far."""
+        lease = query.lease
+        assert lease is not None
+        took_s = self._timer() - lease.began_s
+        return self.turns.price(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
+
+    def _first(
+        self,
+        wanting: list[Query],
+        again: set[str],
+        running: Mapping[str, float],
+        turns: Mapping[str, Turn],
+        room_s: Mapping[str, float],
+    ) -> tuple[str | None, list[Query]]:
+        """The class to run next: by use and weight, unless another's rows would miss their target for it.
 
         By weight alone, a class whose batch took long waits until the others have used as much, and a batch
-        of theirs may take long as well. Who goes first must have a turn to its credit, by its share of the
-        time that it has waited.
+        of theirs may take long as well. Whoever goes first for that must not make the other late, and must
+        not be ahead of its weight by more than a round of its queries, so in the long run the shares are as
+        they should be.
+
+        Args:
+            wanting: Queries that want a turn.
+            again: Classes whose batch is about to end, and that want another.
+            running: By class, the price of batches that run and are not booked yet.
+            turns: How long turns are.
+            room_s: By class, how long one turn of each of its queries is.
+
+        Returns:
+            The class, and its queries that may have the turn.
         """
         classes = {q.cls for q in wanting} | again
-        first = self.turns.next_of(classes, used_s)
-        if len(classes) < 2 or first is None:
-            return first
-        demands = self.demands(*classes)
-        turns = plan_turns(demands, self._parallel)
-        overdue = set()
-        for query in wanting:
-            turn, waited_s = turns[query.cls], self._waited_s(query)
-            own_s = min(turn.length_s, query.cost.batch_s(query.waiting.rows)) if query.waiting else 0.0
-            late = waited_s + turns[first].length_s + own_s > demands[query.cls].target_s
-            earned = waited_s * turn.share >= turn.length_s * demands[query.cls].queries
-            if late and earned and query.cost.ready and not query.draining:
-                overdue.add(query.cls)
-        return self.turns.next_of(overdue, used_s) or first
+        first = self.turns.next_of(classes, running)
+        if first is None:
+            return None, []
+
+        def late_after(cls: str, other: str) -> list[Query]:
+            """Queries of a class that would be late if another class ran before them."""
+            return [
+                q for q in wanting if q.cls == cls and self._is_late(q, turns[other].length_s, turns[cls])
+            ]
+
+        overdue = [
+            cls
+            for cls in classes - {first}
+            if late_after(cls, first) and self.turns.ahead_s(cls, first, running) <= room_s[cls]
+        ]
+        most = self.turns.next_of(overdue, running)
+        if most is None or late_after(first, most):
+            return first, [q for q in wanting if q.cls == first]
+        return most, late_after(most, first)
+
+    def _is_late(self, query: Query, after_s: float, turn: Turn) -> bool:
+        """Whether the oldest row of a query misses its target if its batch begins after some time."""
+        if query.waiting is None or not query.cost.ready or query.draining:
+            return False
+        own_s = min(turn.length_s, query.cost.batch_s(query.waiting.rows))
+        return self._waited_s(query) + after_s + own_s > self._target_s(query) * (1.0 - SLACK_FRACTION)
 
     def _waited_s(self, query: Query) -> float:
         """How long a query has waited for its turn.
@@ -194,11 +268,48 @@ class Scheduler:
 
     def turn_of(self, cls: str) -> Turn:
         """The same for any query of a class."""
-        return plan_turns(self.demands(cls), self._parallel)[cls]
+        return self._plan(self.demands(cls))[cls]
+
+    def _plan(self, demands: Mapping[str, Demand]) -> dict[str, Turn]:
+        """Turns by the classes' shares. What a class lent and needs is its own again at once."""
+        shares = {}
+        for name, demand in demands.items():
+            share, claim = self._capacity.shares[name], self._capacity.claims[name]
+            load = claim if demand.load is None else demand.load / self._parallel
+            shares[name] = max(share, min(load, claim), LEAST_SHARE)
+        return plan_turns(demands, shares, self._parallel)
+
+    def redistribute(self, passed_s: float) -> Mapping[str, float]:
+        """Divides the time anew, by what the classes ask for now, or usually if that is more.
+
+        Args:
+            passed_s: Since the last time.
+
+        Returns:
+            What the capacity that each class may claim was multiplied by.
+        """
+        before = dict(self._capacity.claims)
+        for query in self._queries.values():
+            if query.readers:
+                self._look(query)
+        usages: dict[str, float | None] = {}
+        for name, demand in self.demands(*self._classes).items():
+            share = max(self._capacity.shares[name], LEAST_SHARE)
+            if demand.load is None:
+                usages[name] = None
+                continue
+            weight = 1.0 - math.exp(-passed_s / demand.target_s)
+            usual = self._loads.get(name, demand.load)
+            self._loads[name] = usual + weight * (demand.load - usual)
+            usages[name] = max(demand.load, self._loads[name]) / self._parallel / share
+        self._capacity.report(usages)
+        claims = {name: max(claim, LEAST_SHARE) for name, claim in self._capacity.claims.items()}
+        self.turns.set_weights(claims)
+        return {name: claim / max(before[name], LEAST_SHARE) for name, claim in claims.items()}
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(self._classes, self._queries, self.turns.weights, self._timer(), also)
+        return demands_of(self._classes, self._queries, self._timer(), also)
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
@@ -211,7 +322,9 @@ class Scheduler:
         return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
 
 
-def _head(query: Query) -> tuple[float, float, str]:
-    """Oldest row first; rows that were appended at once are equally old, so then who waited longest."""
-    oldest_s = query.waiting.oldest_s if query.waiting is not None else None
-    return (math.inf if oldest_s is None else oldest_s), query.done_s, query.key
+def _candidate(query: Query) -> Candidate:
+    """A query with the rows that a second of its next batch would process."""
+    if not query.cost.ready:
+        return Candidate(query.key, None)
+    rows = query.waiting.rows if query.waiting is not None else 0
+    return Candidate(query.key, rows / query.cost.batch_s(rows) if rows else 0.0)

@@ -28,6 +28,7 @@ from penstock.control.replay import describe_manager
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
 from penstock.control.status import closing_report, status
+from penstock.control.what_if import plan
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.offset import Offset
 from penstock.log.open import open_stream
@@ -163,6 +164,8 @@ class ControlServer:
                 return {"ok": True}
             case "planned":
                 return await self._planned(message)
+            case "plan":
+                return {"plan": plan(self.governor)}
             case "status":
                 return {"status": status(self.governor)}
             case "change":

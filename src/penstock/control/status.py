@@ -39,7 +39,7 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
     ages = [q["oldest_waiting_s"] for q in queries.values() if q["oldest_waiting_s"] is not None]
     return {
         "target_s": plant.cls.delay_target_s,
-        "priority": governor.turns.weights[name],
+        "priority": governed.config.priority,
         "manager": governed.config.manager,
         "dry_run": governed.cycle.dry_run,
         **rows,
@@ -52,6 +52,7 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
         "admitted_since_mark": plant.marked.stats().count,
         "used_s": used_s,
         "share": used_s / total_s if total_s > 0 else None,
+        "quota": governor.capacity.shares[name],
         "headroom": decision.headroom if decision is not None else None,
         "reason": decision.reason if decision is not None else None,
         "floor_s": governor.floor_s(name),

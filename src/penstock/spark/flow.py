@@ -138,6 +138,14 @@ class Flow:
         status: dict[str, Any] = self.request({"op": "status"})["status"]
         return status
 
+    def plan(self) -> dict[str, Any]:
+        """What each class needs of the time, what its share gives, what is free, as measured so far.
+
+        `says` of a class has it in sentences; a target that no allocation can meet is named there.
+        """
+        plan: dict[str, Any] = self.request({"op": "plan"})["plan"]
+        return plan
+
     def set_target(self, cls: str, target: str | float) -> None:
         """Changes a class's delay target; below what was measured to be possible it is refused."""
         self.change(cls, target=target)

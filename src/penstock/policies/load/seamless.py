@@ -16,6 +16,9 @@ from penstock.policies.load.base import (
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.headroom import clamp_headroom, from_converged_delay
 
+ANOTHER_CAPACITY = 0.05
+"""A capacity that changed by a larger part is another one, and what was measured before is forgotten."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeamlessConfig(HeadroomConfig):
@@ -72,8 +75,9 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
 
     def decide(self, observation: Observation) -> Decision:
         state, gains = self.state, self.config.controller
-        if observation.capacity_scale != 1.0:  # delays under the old capacity say nothing about the new one
-            state.headroom = clamp_headroom(state.headroom * observation.capacity_scale)
+        state.headroom = clamp_headroom(state.headroom * observation.capacity_scale)
+        if abs(observation.capacity_scale - 1.0) > ANOTHER_CAPACITY:
+            # delays under the old capacity say nothing about the new one
             state.shedding_periods, state.delay_sum_s = 0, 0.0
         self._adjust_headroom(observation)
         headroom = state.headroom

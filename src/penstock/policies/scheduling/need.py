@@ -1,4 +1,4 @@
-"""What queries need of the capacity, from their measured costs: the arithmetic of `penstock plan`."""
+"""What queries need of the capacity, from their measured costs: the arithmetic of `flow.plan()`."""
 
 from __future__ import annotations
 
@@ -73,19 +73,36 @@ class ClassPlan:
 
     Attributes:
         name: The class.
+        target_s: Its delay target.
         needs: Part of the time that its whole input needs within its target.
         queries: The same by query.
         gives: Part of the time that its priority gives it.
         free: Part of the time that nobody needs, and what others leave of their own share.
-        least_target_s: The smallest target it could meet with everything shed; `None` if its own can be.
+        feasible: Whether its target can be met at all, if need be by shedding.
+        least_target_s: If not, the smallest that could, the others keeping theirs; `None` if none could.
     """
 
     name: str
+    target_s: float
     needs: float
     queries: dict[str, float]
     gives: float
     free: float
+    feasible: bool
     least_target_s: float | None
+
+    def sentences(self) -> list[str]:
+        """What there is to say about it."""
+        own = [f"query {name} needs {_part(need)} of the time" for name, need in self.queries.items()]
+        needs = f"{self.name} needs {_part(self.needs)}: its share gives {_part(self.gives)}"
+        said = [*own, f"{needs}, {_part(self.free)} more is free"]
+        if not self.feasible:
+            could = "no target could be met" if self.least_target_s is None else None
+            could = could or f"at least {self.least_target_s:.1f} s could"
+            said.append(f"no allocation meets its target of {self.target_s:g} s, {could}: too many queries")
+        elif self.shed_fraction > 0:
+            said.append(f"about {100 * self.shed_fraction:.0f} % of its input would be shed")
+        return said
 
     @property
     def shed_fraction(self) -> float:
@@ -104,9 +121,12 @@ def plan_capacity(classes: Sequence[ClassCost], capacity: float = 1.0) -> list[C
     weight = sum(cls.priority for cls in classes)
     gives = {cls.name: capacity * cls.priority / weight for cls in classes}
     needs = {cls.name: cls.need() for cls in classes}
-    bare = sum(cls.need(rows=False) for cls in classes)
+    bare = {cls.name: cls.need(rows=False) for cls in classes}
     plans = []
     for cls in classes:
+        # a class that no part of the time would help is its own trouble, not that of the others
+        others = sum(part for name, part in bare.items() if name != cls.name and part < float("inf"))
+        feasible = bare[cls.name] + others <= capacity
         # what others leave of their shares, but for what those above this class lack of theirs
         left = sum(max(0.0, gives[c.name] - needs[c.name]) for c in classes if c is not cls)
         above = [c for c in classes if c is not cls and c.priority > cls.priority]
@@ -114,19 +134,24 @@ def plan_capacity(classes: Sequence[ClassCost], capacity: float = 1.0) -> list[C
         plans.append(
             ClassPlan(
                 cls.name,
+                cls.target_s,
                 needs[cls.name],
                 {query.name: query.need(cls.target_s) for query in cls.queries},
                 gives[cls.name],
                 max(0.0, left - lacking),
-                None if bare <= capacity else _least_target_s(cls, classes, capacity),
+                feasible,
+                None if feasible else _least_target_s(cls, others, capacity),
             )
         )
     return plans
 
 
-def _least_target_s(cls: ClassCost, classes: Sequence[ClassCost], capacity: float) -> float | None:
+def _part(value: float) -> str:
+    return f"{value:.2f}" if value < float("inf") else "more than all"
+
+
+def _least_target_s(cls: ClassCost, others: float, capacity: float) -> float | None:
     """The smallest target of one class at which starting batches leaves time for rows; others keep theirs."""
-    others = sum(c.need(rows=False) for c in classes if c is not cls)
     if others >= capacity:
         return None
     low_s, high_s = cls.target_s, cls.target_s

@@ -1,0 +1,61 @@
+"""What each class needs, what its share gives and what is free, by the measured costs. Decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from penstock.control.governor import Governor
+from penstock.policies.scheduling.need import ClassCost, ClassPlan, QueryCost, plan_capacity
+
+
+def plan(governor: Governor) -> dict[str, Any]:
+    """The answer of `flow.plan()`, as JSON values."""
+    classes, unknown = [], {}
+    for name, governed in governor.classes.items():
+        queries = [q for q in governor.queries.values() if q.cls == name and q.readers]
+        known = [q for q in queries if q.cost.ready]
+        names = _distinct([q.name for q in known])
+        costs = [
+            QueryCost(label, q.rate_per_s, q.cost.row_s, q.cost.fixed_s)
+            for label, q in zip(names, known, strict=True)
+        ]
+        cls = governed.plant.cls
+        classes.append(ClassCost(name, cls.priority, cls.delay_target_s, costs))
+        unknown[name] = [q.name for q in queries if not q.cost.ready]
+    capacity = float(governor.config.slots)
+    plans = plan_capacity(classes, capacity)
+    return {
+        "capacity": capacity,
+        "classes": {each.name: _class(each, unknown[each.name]) for each in plans},
+    }
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Queries may have one name, if nobody gave them another: the second is then `name (2)`."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return distinct
+
+
+def _class(each: ClassPlan, unknown: list[str]) -> dict[str, Any]:
+    return {
+        "needs": _finite(each.needs),
+        "gives": each.gives,
+        "free": each.free,
+        "shed_fraction": each.shed_fraction,
+        "feasible": each.feasible,
+        "least_target_s": each.least_target_s,
+        "queries": {name: _finite(need) for name, need in each.queries.items()},
+        "not_measured": unknown,
+        "says": each.sentences(),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity; what no part of the time can do is none."""
+    return value if math.isfinite(value) else None
