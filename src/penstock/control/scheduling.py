@@ -28,6 +28,9 @@ and fuller batches, when others need the time."""
 LATEST_AT = 0.9
 """A batch is not put off if another's before it would bring its oldest row to so much of the target."""
 
+AHEAD = 0.5
+"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Granted:
@@ -203,8 +206,8 @@ class Scheduler:
 
         By weight alone, a class whose batch took long waits until the others have used as much, and a batch
         of theirs may take long as well. Whoever goes first for that must not make the other late, and must
-        not be ahead of its weight by more than a round of its queries, so in the long run the shares are as
-        they should be.
+        not be ahead of its weight by more than half a round of its queries, so in the long run the shares
+        are as they should be.
 
         Args:
             wanting: Queries that want a turn.
@@ -230,7 +233,7 @@ class Scheduler:
         overdue = [
             cls
             for cls in classes - {first}
-            if late_after(cls, first) and self.turns.ahead_s(cls, first, running) <= room_s[cls]
+            if late_after(cls, first) and self.turns.ahead_s(cls, first, running) <= AHEAD * room_s[cls]
         ]
         most = self.turns.next_of(overdue, running)
         if most is None or late_after(first, most):
