@@ -27,7 +27,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "silver": {"target": 5.0, "priority": 3.0},
     "bronze": {"target": 5.0, "priority": 1.0},
 }
-LOADS = {"gold": 0.35, "silver": 0.55, "bronze": 1.6}
+LOADS = {"gold": 0.3, "silver": 0.3, "bronze": 1.9}
 """Mean input of a class in parts of the capacity of the whole machine; together two and a half times it."""
 GOVERNED_S, PLAIN_S, WARM_UP_S = 50.0, 20.0, 18.0
 PROBED_BATCHES = 5
