@@ -173,7 +173,7 @@ def test_a_class_never_waits_longer_than_its_target_for_its_turn_also_if_batches
         cluster.add(name, name, log, virtual.machine(noise=0.3), seed=i)
     cluster.run(110.0)
     began_s = np.array([b.began_s for b in cluster.queries["bulk"].batches])
-    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 4.5
+    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 5.0
 
 
 def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
@@ -220,9 +220,10 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: A
     cluster.add("high", "high", virtual.stream(cluster, burst), virtual.machine(noise=0.05))
     cluster.add("low", "low", virtual.stream(cluster, 5 * capacity), virtual.machine(noise=0.05), seed=2)
     cluster.run(30.0)
-    assert cluster.governor.capacity.shares["high"] < 0.3
+    assert cluster.governor.capacity.shares["high"] < 0.2
+    assert cluster.governor.capacity.claims["high"] == pytest.approx(0.6), "its own, as soon as it needs it"
     cluster.run(1.0 + 1.0)  # a second until the burst can be seen at all, and a cycle
-    assert cluster.governor.capacity.shares["high"] > 0.4
+    assert cluster.governor.capacity.shares["high"] > 0.3
     cluster.run(25.0)
     assert cluster.status()["classes"]["high"]["shed"] == 0
     check_books(cluster)

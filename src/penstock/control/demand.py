@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from penstock.control.classes import GovernedClass
 from penstock.control.members import Query
@@ -18,6 +18,7 @@ def demands_of(
     classes: Mapping[str, GovernedClass],
     queries: Mapping[str, Query],
     now: float,
+    age_s: Callable[[float], float | None],
     also: Container[str] = (),
 ) -> dict[str, Demand]:
     """The demands of classes with work, by name; those in `also` are there whether or not they have any."""
@@ -33,14 +34,19 @@ def demands_of(
         fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
         count = max(1, len(busy))
         # what a query that is still being learned will ask for, nobody knows
-        load = min(sum(_load(q, target_s) for q in known), float(count))
+        load = min(sum(_load(q, target_s, age_s) for q in known), float(count))
         demands[name] = Demand(target_s, load if all(q.cost.ready for q in busy) else None, count, fixed_s)
     return demands
 
 
-def _load(query: Query, target_s: float) -> float:
-    """Batch time that a query asks for in a second: what waits and what comes, once in half a target."""
+def _load(query: Query, target_s: float, age_s: Callable[[float], float | None]) -> float:
+    """Batch time that a query asks for in a second, with a batch in half a target.
+
+    What waits came in over the age of its oldest row, what comes is known by its rate.
+    """
     half_s = target_s / 2
-    waiting = query.waiting.rows if query.waiting is not None and query.lease is None else 0
-    rows = waiting + query.rate_per_s * half_s
-    return (rows * query.cost.row_s + query.cost.fixed_s) / half_s if rows >= 1.0 else 0.0
+    rows, over_s = query.rate_per_s * half_s, half_s
+    if query.lease is None and query.waiting is not None and query.waiting.oldest_s is not None:
+        rows += query.waiting.rows
+        over_s += min(age_s(query.waiting.oldest_s) or 0.0, half_s)
+    return rows / over_s * query.cost.row_s + query.cost.fixed_s / half_s if rows >= 1.0 else 0.0

@@ -136,9 +136,9 @@ class Scheduler:
         return waiting.rows >= query.cost.rows_in(turns[query.cls].length_s)
 
     def _longest_other_s(self, query: Query, turns: Mapping[str, Turn]) -> float | None:
-        """The longest turn of a query that has rows waiting; `None` if there is no other."""
+        """The longest batch of another query that has rows waiting; `None` if there is none."""
         others = [q for q in self._queries.values() if q is not query and q.waiting and q.waiting.rows]
-        return max((turns[q.cls].length_s for q in others if q.cls in turns), default=None)
+        return max((_batch_s(q, turns[q.cls]) for q in others if q.cls in turns), default=None)
 
     def _wants_again(self, query: Query, turns: Mapping[str, Turn]) -> bool:
         """Whether a query whose batch is about to end has another one's worth of rows waiting."""
@@ -226,9 +226,9 @@ class Scheduler:
 
         def late_after(cls: str, other: str) -> list[Query]:
             """Queries of a class that would be late if another class ran before them."""
-            return [
-                q for q in wanting if q.cls == cls and self._is_late(q, turns[other].length_s, turns[cls])
-            ]
+            lengths_s = [_batch_s(q, turns[other]) for q in wanting if q.cls == other]
+            after_s = max(lengths_s, default=turns[other].length_s)
+            return [q for q in wanting if q.cls == cls and self._is_late(q, after_s, turns[cls])]
 
         overdue = [
             cls
@@ -244,8 +244,8 @@ class Scheduler:
         """Whether the oldest row of a query misses its target if its batch begins after some time."""
         if query.waiting is None or not query.cost.ready or query.draining:
             return False
-        own_s = min(turn.length_s, query.cost.batch_s(query.waiting.rows))
-        return self._waited_s(query) + after_s + own_s > self._target_s(query) * (1.0 - SLACK_FRACTION)
+        done_s = self._waited_s(query) + after_s + _batch_s(query, turn)
+        return done_s > self._target_s(query) * (1.0 - SLACK_FRACTION)
 
     def _waited_s(self, query: Query) -> float:
         """How long a query has waited for its turn.
@@ -312,7 +312,7 @@ class Scheduler:
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(self._classes, self._queries, self._timer(), also)
+        return demands_of(self._classes, self._queries, self._timer(), self._age_s, also)
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
@@ -323,6 +323,13 @@ class Scheduler:
         # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
         cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
         return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
+
+
+def _batch_s(query: Query, turn: Turn) -> float:
+    """How long a query's next batch would be: its turn, or less if few rows wait."""
+    if not query.cost.ready or query.waiting is None:
+        return turn.length_s
+    return min(turn.length_s, query.cost.batch_s(query.waiting.rows))
 
 
 def _candidate(query: Query) -> Candidate:
