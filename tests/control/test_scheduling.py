@@ -100,6 +100,13 @@ def test_a_class_whose_batch_ends_with_nothing_more_to_do_saves_nothing_up() -> 
     assert stage.scheduler.turns.next_of(EQUAL) == "second"
 
 
+def test_a_query_that_is_being_stopped_does_not_compete_for_another_turn() -> None:
+    stage = Stage({"first": 1000.0, "second": 1.0})
+    stage.first.refused = True
+    stage.scheduler.turns.charge("second", 1.0)
+    assert stage.granted_at(stage.ends_s)
+
+
 def test_a_free_slot_needs_no_end() -> None:
     assert Stage(EQUAL, slots=2).granted_at(0.0)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.waits import until
 
 from penstock.errors import InvalidInputError
 from penstock.grants.journal import JournalWriter, read_journal
@@ -427,10 +428,14 @@ def append_old(log: EmbeddedLog, rows: int = 20_000) -> None:
 
 
 def wait_until_read(flow: Flow, rows: int) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    """The gold query's status, once it has read so many rows and rests."""
+
+    def read() -> dict[str, Any] | None:
         query = next(iter(flow.status()["classes"]["gold"]["queries"].values()), None)
         if query is not None and query["offered"] >= rows and not (query["waiting"] or query["running"]):
-            return query
-        time.sleep(0.1)
-    raise AssertionError(f"not read: {query}")
+            return dict(query)
+        return None
+
+    found = until(read, f"{rows} rows read")
+    assert found is not None
+    return found

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.waits import until
 
 from penstock.errors import PenstockError
 from penstock.log.paced import PacedLog, create_paced
@@ -53,9 +54,7 @@ def test_sparks_reports_tell_which_rows_were_done_when(
     spark: SparkSession, filled: PacedLog, tmp_path: Path
 ) -> None:
     query = start(read_ungoverned(spark, filled.directory, 3000, 9000), str(tmp_path / "checkpoint"))
-    until = time.monotonic() + 60
-    while len(query.recentProgress) < 3 and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: len(query.recentProgress) >= 3, "the third report")
     done = batches([dict(report) for report in query.recentProgress], filled)
     query.stop()
     assert [batch.rows for batch in done] == [3000, 3000, 3000]

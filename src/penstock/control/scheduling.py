@@ -171,7 +171,8 @@ class Scheduler:
         running: dict[str, float] = {}
         for q in ending:
             running[q.cls] = running.get(q.cls, 0.0) + self.price_of(q)
-        again = {q.cls for q in ending if len(held) >= self._slots and self._wants_again(q, turns)}
+        full = len(held) >= self._slots
+        again = {q.cls for q in ending if full and not q.refused and self._wants_again(q, turns)}
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
         cls, able = self._first(wanting, again, running, turns, room_s)
         candidates = [_candidate(q) for q in able]
