@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from .cluster import cluster
 from .crash import replay_crash
+from .dilos import dilos
 from .goodput import goodput
 from .overhead import drop_cost, overhead
 from .sharing import background, managers, shares
 
-__all__ = ["background", "cluster", "drop_cost", "goodput", "managers", "overhead", "replay_crash", "shares"]
+__all__ = [
+    "background",
+    "cluster",
+    "dilos",
+    "drop_cost",
+    "goodput",
+    "managers",
+    "overhead",
+    "replay_crash",
+    "shares",
+]

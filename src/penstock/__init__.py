@@ -6,7 +6,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`penstock.attach` and `penstock.session`, loaded when used: most of Penstock needs no Spark."""
+    """What Spark applications use, loaded when used: most of Penstock needs no Spark."""
+    if name == "ORIGIN":
+        from penstock.log.protocol import ORIGIN
+
+        return ORIGIN
     if name == "attach":
         from penstock.spark.flow import attach
 

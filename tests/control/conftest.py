@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock.control.members import Joining
 from penstock.control.status import status
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.grants.selection import grant_books, select
+from penstock.grants.selection import evened, grant_books, select
 from penstock.log.paced import PacedLog, create_paced
 from penstock.log.protocol import StreamLog
 from penstock.log.schedule import Schedule, schedule_constant
@@ -181,9 +181,10 @@ class VirtualCluster:
         """As the source does: count, propose, and say that Spark plans it."""
         log, start = query.logs[reader], query.offsets[reader]
         draft = start.advanced(end, late, plan, Books())
+        draft = replace(draft, plan=evened(log, draft))
         selections = select(log, draft)
         books = grant_books(log, draft, selections)
-        offset = start.advanced(end, late, plan, books)
+        offset = replace(draft, books=start.books.plus(books))
         ages, rows = [np.empty(0)], [np.empty(0)]
         for s in selections:
             if s.first.size:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.control.changing import change_class, remove_class
 from penstock.control.granting import FIRST_ROWS
 from penstock.control.members import Answer, Joining
 from penstock.control.status import status
@@ -411,7 +412,7 @@ def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtu
     desk.join("e", desk.log("sensors", key="sensor"), "keyed")
     assert sorted(desk.governor.readers) == ["a", "e"]
     with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key"):
-        desk.governor.change_class("gold", {"sampling": "key"})
+        change_class(desk.governor, "gold", {"sampling": "key"})
     assert desk.governor.classes["gold"].config.sampling == "auto"
 
 
@@ -419,16 +420,16 @@ def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma"}, "bulk": {"target": "30s"}})
     governor = desk.governor
     before = governor.classes["gold"].period_s
-    governor.change_class("gold", {"target": "4s", "priority": 6, "min_keep_fraction": 0.25})
+    change_class(governor, "gold", {"target": "4s", "priority": 6, "min_keep_fraction": 0.25})
     changed = governor.classes["gold"]
     assert changed.plant.cls.delay_target_s == 4.0
     assert changed.period_s == pytest.approx(2 * before), "the period belongs to the target"
     assert governor.turns.weights == pytest.approx({"gold": 6 / 7, "bulk": 1 / 7})
     assert changed.cycle.limits.min_keep_fraction == 0.25
-    governor.change_class("gold", {"manager": "deadline"})
+    change_class(governor, "gold", {"manager": "deadline"})
     assert governor.classes["gold"].gives_grants
     assert governor.classes["gold"].plant is changed.plant, "what was measured stays"
-    governor.change_class("gold", {"dry_run": True})
+    change_class(governor, "gold", {"dry_run": True})
     assert governor.classes["gold"].cycle.dry_run
 
 
@@ -440,12 +441,79 @@ def test_a_change_that_breaks_a_rule_changes_nothing(virtual: Any, changes: dict
     desk = Desk(virtual, {"gold": {"target": "2s"}, "bulk": {"target": "2s"}})
     before = desk.governor.classes["gold"]
     with pytest.raises(InvalidInputError):
-        desk.governor.change_class("gold", changes)
+        change_class(desk.governor, "gold", changes)
     assert desk.governor.classes["gold"] is before
     assert before.plant.cls.delay_target_s == 2.0
     assert desk.governor.turns.weights == {"gold": 0.5, "bulk": 0.5}
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
-        desk.governor.change_class("gald", {})
+        change_class(desk.governor, "gald", {})
+
+
+# -- shared segments, and classes that go ---------------------------------------------------------
+
+THREE = {
+    "gold": {"target": "2s", "priority": 6},
+    "silver": {"target": "2s", "priority": 3},
+    "bulk": {"target": "30s", "priority": 1},
+}
+
+
+def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Any) -> None:
+    desk = Desk(virtual, THREE)
+    hot = desk.log("hot")
+    desk.governor.share(str(hot.directory), "silver")
+    desk.join("low", hot, "bulk")
+    with pytest.raises(
+        InvalidInputError, match=r"hot is owned by silver \(priority 3\); got class gold \(priority 6\)"
+    ):
+        desk.join("high", hot, "gold")
+    assert set(desk.governor.readers) == {"low"}
+    with pytest.raises(InvalidInputError, match="owned by the highest class"):
+        change_class(desk.governor, "bulk", {"priority": 4})
+    assert desk.governor.priorities["bulk"] == 1
+    desk.governor.share(str(hot.directory), "gold")
+    desk.join("high", hot, "gold")
+    with pytest.raises(InvalidInputError, match="hot is owned by bulk"):
+        desk.governor.share(str(hot.directory), "bulk")
+    assert desk.governor.segments.owned("gold") == [str(hot.directory)], "a refusal changes nothing"
+
+
+def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(virtual: Any) -> None:
+    desk = Desk(virtual, THREE)
+    readings, hot = desk.log("readings"), desk.log("hot")
+    desk.join("writer", readings, "gold")
+    desk.governor.share(str(hot.directory), "gold")
+    desk.join("reader", hot, "bulk")
+    with pytest.raises(InvalidInputError, match=r"owns no segment that others read; got hot \(class bulk\)"):
+        remove_class(desk.governor, "gold")
+    assert set(desk.governor.readers) == {"writer", "reader"}
+    assert set(desk.governor.classes) == set(THREE)
+    desk.governor.leave(desk.connections["reader"])
+    with pytest.raises(InvalidInputError, match="has no running queries; got writer; hint: stop them"):
+        remove_class(desk.governor, "gold")
+
+
+def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(virtual: Any) -> None:
+    desk = Desk(virtual, THREE)
+    log = desk.log("readings")
+    desk.join("a", log, "gold")
+    log.append(rows(100))
+    desk.pass_s(1.0)
+    desk.batch("a", took_s=0.5)
+    assert desk.ask("a") is None
+    desk.governor.leave(desk.connections["a"])
+    remove_class(desk.governor, "gold")
+    assert desk.governor.classes["silver"].plant.capacity_scale == pytest.approx(0.75 / 0.3)
+    desk.governor.beat()
+    assert desk.governor.turns.weights == pytest.approx({"silver": 0.75, "bulk": 0.25})
+    seen = status(desk.governor)
+    assert set(seen["classes"]) == {"silver", "bulk"}
+    assert seen["removed"]["gold"]["admitted"] == 100
+    with pytest.raises(UnknownNameError, match="class must be one of"):
+        desk.join("b", log, "gold")
+    remove_class(desk.governor, "bulk")
+    with pytest.raises(InvalidInputError, match="a flow has at least one class"):
+        remove_class(desk.governor, "silver")
 
 
 def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
@@ -462,7 +530,7 @@ def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
     assert 4 * 0.15 < floor_s < 4 * 0.3
     with pytest.raises(InvalidInputError, match=rf"the measured floor of {floor_s:.2f} s; got 0.1 s"):
-        desk.governor.change_class("gold", {"target": "100ms"})
+        change_class(desk.governor, "gold", {"target": "100ms"})
 
 
 def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> None:
@@ -533,10 +601,10 @@ def test_what_sources_were_told_at_their_start_is_not_changed_later(
     desk: Desk, changes: dict[str, object], rule: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"{rule} is set before its queries start"):
-        desk.governor.change_class("gold", changes)
+        change_class(desk.governor, "gold", changes)
 
 
 def test_shedding_inside_the_network_is_refused_on_spark(desk: Desk) -> None:
     changes = {"manager": "ctrl", "settings": {"shedding": "network"}}
     with pytest.raises(InvalidInputError, match="on Spark rows are shed at the entry"):
-        desk.governor.change_class("gold", changes)
+        change_class(desk.governor, "gold", changes)

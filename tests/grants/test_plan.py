@@ -85,15 +85,15 @@ def test_the_coins_of_rows_do_not_follow_those_of_their_segment() -> None:
 
 
 @given(fractions.filter(lambda keep: keep < 1.0), seeds)
-def test_auto_skips_whole_segments_where_little_is_kept_and_opens_the_others_for_a_quarter(
+def test_auto_skips_whole_segments_where_little_is_kept_and_opens_the_others_for_half(
     keep: float, seed: int
 ) -> None:
     plan = plan_for(keep, "auto", seed)
-    assert plan.row_keep >= 0.25 * SCALE
-    if keep >= 0.25:
+    assert plan.row_keep >= 0.5 * SCALE
+    if keep >= 0.5:
         assert plan.segment_keep == SCALE
     else:
-        assert plan.segment_keep == pytest.approx(4 * keep * SCALE, abs=1)
+        assert plan.segment_keep == pytest.approx(2 * keep * SCALE, abs=1)
     assert plan.keep_probability() == pytest.approx(keep, abs=1e-9)
 
 

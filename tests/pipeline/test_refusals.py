@@ -58,6 +58,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
             "the pipeline: trigger is not a key; got '1s'; hint: Penstock decides when a micro-batch",
         ),
         ("classes/gold/target", "2 lightyears", "classes.gold.target must have a unit of"),
+        ("classes/idle", {"target": "2s"}, "classes.idle must have a query; got none; hint: give it one, or"),
         # streams
         ("streams/my-readings", READINGS, "streams.my-readings must have a name of letters, digits and _"),
         (

@@ -89,10 +89,7 @@ def test_wrong_costs_are_refused() -> None:
 
 def test_a_plan_can_be_said_in_sentences() -> None:
     gold, _, bronze = plan_capacity(three(bronze_rate=500_000))
-    assert gold.sentences() == [
-        "query gold_query needs 0.26 of the time",
-        "gold needs 0.26: its share gives 0.60, 0.14 more is free",
-    ]
+    assert gold.sentences() == ["it needs 0.26 of the time: its share gives 0.60, 0.14 more is free"]
     assert bronze.sentences()[-1] == "about 73 % of its input would be shed"
     many = [QueryCost(f"q{i}", 10.0, 1e-6, 0.2) for i in range(12)]
     (plan,) = plan_capacity([ClassCost("gold", 1, 1.0, many)])

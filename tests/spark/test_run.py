@@ -23,9 +23,11 @@ NUMBERS = {"schema": {"n": "long", "at": "timestamp"}, "event_time": "at"}
 
 def spec(tmp_path: Path, queries: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A pipeline on a stream of numbers, 2,000 a second."""
+    classes = {"gold": {"target": "2s", "priority": 2}, "bulk": {"target": "10s"}}
+    used = {query["class"] for query in queries.values()}
     return {
         "log": str(tmp_path / "log"),
-        "classes": {"gold": {"target": "2s", "priority": 2}, "bulk": {"target": "10s"}},
+        "classes": {name: cls for name, cls in classes.items() if name in used},
         "streams": {"numbers": NUMBERS | {"source": {"kind": "generator", "rate": 2000}}},
         "queries": queries,
         **more,

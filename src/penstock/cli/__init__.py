@@ -20,6 +20,8 @@ from penstock.cli.calibrate import calibrate_command
 from penstock.cli.control import control_app
 from penstock.cli.demo import demo_command
 from penstock.cli.log import log_app
+from penstock.cli.plan import EPILOG as PLAN_EPILOG
+from penstock.cli.plan import plan_command
 from penstock.cli.replay import replay_command
 from penstock.cli.run import EPILOG as RUN_EPILOG
 from penstock.cli.run import run_command
@@ -53,6 +55,7 @@ def penstock(
 
 app.command("demo")(demo_command)
 app.command("run", epilog=RUN_EPILOG)(run_command)
+app.command("plan", epilog=PLAN_EPILOG)(plan_command)
 app.command("backfill", epilog=BACKFILL_EPILOG)(backfill_command)
 app.command("simulate", epilog=EPILOG)(simulate_command)
 app.command("replay")(replay_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ EPILOG = """
 [bold]A pipeline[/bold] is a YAML file with the parts log, classes, streams and queries:
 
 [cyan]log: logs[/cyan]
-[cyan]classes: {gold: {target: 2s, priority: 6}, bulk: {target: 30s}}[/cyan]
+[cyan]classes: {gold: {target: 2s, priority: 6}}[/cyan]
 [cyan]streams: {readings: {schema: {device: long}, source: {kind: generator, rate: 1000}}}[/cyan]
 [cyan]queries: {hot: {class: gold, sql: SELECT device FROM readings, sink: console}}[/cyan]
 
@@ -81,7 +81,7 @@ def run_command(
     claim_output(json, force)
     duration_s = None if seconds is None else parse_duration_s(seconds, "--seconds")
     drain_s = 0.0 if drain is None else parse_duration_s(drain, "--drain")
-    config = load_pipeline(pipeline, dict(_change(text) for text in change or ()))
+    config = load_pipeline(pipeline, changes_of(change))
     try:
         from penstock.spark.report import closing_table
         from penstock.spark.run import new_run_directory, run_pipeline, timestamped
@@ -95,7 +95,7 @@ def run_command(
         console.print(escape(text), highlight=False, soft_wrap=True)
 
     note(f"run: {directory}")
-    with _shown(console, pipeline.stem) as on_status:
+    with shown(console, pipeline.stem) as on_status:
         report = run_pipeline(
             config, duration_s, dry_run, directory, on_status, note, base=base, drain_s=drain_s
         )
@@ -106,6 +106,11 @@ def run_command(
         write_json(json, report)
     if not report["ok"]:
         raise typer.Exit(1)
+
+
+def changes_of(texts: Sequence[str] | None) -> dict[str, Any]:
+    """What `--set KEY=VALUE` changes, by key."""
+    return dict(_change(text) for text in texts or ())
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -119,7 +124,7 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 @contextmanager
-def _shown(console: Console, name: str) -> Iterator[Callable[[Mapping[str, Any], float], None]]:
+def shown(console: Console, name: str) -> Iterator[Callable[[Mapping[str, Any], float], None]]:
     """A table that is kept up to date on a terminal; elsewhere a line every few seconds."""
     from penstock.spark.report import live_table, status_line
 

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from penstock.config import ClassConfig, FlowConfig
+from penstock.config import FlowConfig
 from penstock.control.backlog import Waiting, cut, look
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, govern
 from penstock.control.cost import CostModel
-from penstock.control.cycle import SafetyLimits
 from penstock.control.deciding import Decider
 from penstock.control.granting import lease_of, row_limit, same_cut, tick_of, warn_of_late
 from penstock.control.members import Answer, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.redistribution import Redistribution
-from penstock.control.replay import describe_manager
 from penstock.control.scheduling import Scheduler
+from penstock.control.segments import Segments
 from penstock.control.turns import Turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
@@ -73,6 +71,9 @@ class Governor:
         """By token or reader, the error that its next question gets: rule, got, hint."""
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
+        self.segments = Segments()
+        self.removed: dict[str, Any] = {}
+        """By class that was taken out while it ran, its last status."""
         self.shedding = True
         self._scheduler = Scheduler(
             self.classes,
@@ -106,8 +107,8 @@ class Governor:
     def join(self, joining: Joining, log: StreamLog, connection: object, offset: Offset) -> Reader:
         """A reader's planner has connected, with the offset at which it stands."""
         cls, key = joining.cls, joining.query
-        if cls not in self.classes:
-            raise UnknownNameError("class", cls, self.classes)
+        governed = self.governed(cls)
+        self.check_read(str(log.directory), cls)
         query = self.queries.get(key)
         if query is not None and query.cls != cls:
             raise InvalidInputError(
@@ -123,7 +124,7 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
-        check_key(self.classes[cls].config.sampling, log)
+        check_key(governed.config.sampling, log)
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
         reader = Reader(
@@ -134,6 +135,16 @@ class Governor:
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
         return reader
+
+    def share(self, stream: str, cls: str) -> None:
+        """A query of a class writes a shared segment: the class owns it, and lower ones may read it."""
+        self.governed(cls)
+        self.segments.own(stream, cls, self.reads(), self.priorities)
+
+    def check_read(self, stream: str, cls: str) -> None:
+        """Refuses a class that is above the owner of the segment it wants to read."""
+        self.governed(cls)
+        self.segments.check([(stream, cls)], self.priorities)
 
     def leave(self, connection: object) -> None:
         """A planner's connection ended: its query holds no slot any more."""
@@ -331,7 +342,7 @@ class Governor:
         self._memory.beat(self.queries, now)
         self._scheduler.beat(passed_s)
         if now - self._divided_s >= self._divide_every_s():
-            self._divide()
+            self.divide()
         for name, governed in self.classes.items():
             queries = [q for q in self.queries.values() if q.cls == name and q.readers]
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
@@ -345,7 +356,7 @@ class Governor:
         """A decision on a period in which no batch ended would be one on nothing."""
         return max(governed.period_s, self._scheduler.turn_of(governed.name).cycle_s)
 
-    def _divide(self) -> None:
+    def divide(self) -> None:
         """Divides the time between the classes anew."""
         since_s, self._divided_s = self.timer() - self._divided_s, self.timer()
         for name, scale in self._scheduler.redistribute(since_s).items():
@@ -356,56 +367,24 @@ class Governor:
         shortest_s = min(governed.plant.cls.delay_target_s for governed in self.classes.values())
         return self.config.capacity.every_s or shortest_s / 4
 
-    # -- commands -------------------------------------------------------------------------------
+    # -- looking --------------------------------------------------------------------------------
+
+    def floor_s(self, name: str) -> float | None:
+        """The least target that a class could meet, by the measured fixed costs."""
+        return self._scheduler.floor_s(name)
 
     def governed(self, name: str) -> GovernedClass:
         if name not in self.classes:
             raise UnknownNameError("class", name, self.classes)
         return self.classes[name]
 
-    def change_class(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Puts new settings of a class in force: target, priority, manager, settings, sampling, limits."""
-        before = self.governed(name)
-        config = before.config.changed(changes, f"class {name}")
-        self._check_change(name, before.config, config)
-        for reader in self.readers.values():
-            if self.queries[reader.query].cls == name:
-                check_key(config.sampling, reader.log)
-        before.plant.cls = config.query_class(name)
-        if config.manager == before.config.manager and config.settings == before.config.settings:
-            period_s = config.manager_config().period_s(config.target_s)
-            governed = replace(before, config=config, period_s=period_s)
-            governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
-            governed.cycle.dry_run = config.dry_run or self.config.dry_run
-        else:
-            governed = govern(name, config, before.plant, self.recorder, self.config.dry_run)
-            if self.recorder is not None:
-                first = governed.plant.next_id
-                self.recorder.record_change(name, first, describe_manager(config.build_manager()))
-            governed.plant.capacity_scale = 1.0
-        self.classes[name] = governed
-        self.capacity.change(before.plant.cls)
-        self._divide()
+    @property
+    def priorities(self) -> dict[str, float]:
+        return {name: governed.config.priority for name, governed in self.classes.items()}
 
-    def _check_change(self, name: str, before: ClassConfig, after: ClassConfig) -> None:
-        floor_s = self.floor_s(name)
-        if floor_s is not None and after.target_s < min(floor_s, before.target_s):
-            raise InvalidInputError(
-                f"class {name}: a target is at least the measured floor of {floor_s:.2f} s",
-                f"{after.target_s:g} s",
-                "a floor is two fixed costs of every query; use fewer queries or a longer target",
-            )
-        for key in ("shed_lane", "poison_after"):
-            if getattr(before, key) != getattr(after, key):
-                raise InvalidInputError(
-                    f"class {name}: {key} is set before its queries start",
-                    getattr(after, key),
-                    "change the configuration and restart them",
-                )
-
-    def floor_s(self, name: str) -> float | None:
-        """The least target that a class could meet, by the measured fixed costs."""
-        return self._scheduler.floor_s(name)
+    def reads(self) -> list[tuple[str, str]]:
+        """Streams that are read, and by queries of which class."""
+        return [(str(r.log.directory), self.queries[r.query].cls) for r in self.readers.values()]
 
 
 def _by_itself(before: Reader | None, past: tuple[StreamLog, Offset] | None, offset: Offset) -> int:

@@ -36,6 +36,17 @@ class Redistribution:
         """A class has another priority or other limits; they count with the next redistribution."""
         self._classes[cls.name] = cls
 
+    def remove(self, name: str) -> dict[str, float]:
+        """A class is gone; what there is is divided by priority, until the next redistribution.
+
+        Returns:
+            What each other claim was multiplied by.
+        """
+        before = self.claims
+        del self._classes[name], self._reports[name]
+        self.shares = self.claims = self.originals
+        return {n: claim / max(before[n], LEAST_SHARE) for n, claim in self.claims.items()}
+
     @property
     def originals(self) -> dict[str, float]:
         """By class, the part of the capacity that its priority gives."""

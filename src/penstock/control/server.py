@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import FlowConfig
+from penstock.control.changing import change_class, remove_class
 from penstock.control.client import PREFIX, VERSION, ControlClient, ControlSilentError
 from penstock.control.governor import Governor
 from penstock.control.members import Joining, Query
@@ -169,8 +170,20 @@ class ControlServer:
             case "status":
                 return {"status": status(self.governor)}
             case "change":
-                self.governor.change_class(message["cls"], message["changes"])
+                change_class(self.governor, message["cls"], message["changes"])
                 return {"floor_s": self.governor.floor_s(message["cls"])}
+            case "remove":
+                remove_class(self.governor, message["cls"])
+                return {"ok": True}
+            case "share":
+                self.governor.share(message["stream"], message["cls"])
+                return {"ok": True}
+            case "release":
+                self.governor.segments.release(message["stream"])
+                return {"ok": True}
+            case "reads":
+                self.governor.check_read(message["stream"], message["cls"])
+                return {"ok": True}
             case "shedding":
                 self.governor.shedding = bool(message["on"])
                 return {"ok": True}

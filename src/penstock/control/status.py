@@ -9,19 +9,28 @@ from penstock.control.backlog import look
 from penstock.control.classes import GovernedClass
 from penstock.control.governor import Governor
 from penstock.control.members import Query
+from penstock.control.what_if import plan
 from penstock.grants.offset import Books, Offset
 from penstock.log.protocol import StreamLog
+
+PLANNED = ("needs", "feasible", "least_target_s")
+"""What of the plan is in the status: whether any allocation meets a class's target, and which it could."""
 
 
 def status(governor: Governor) -> dict[str, Any]:
     """Every class and query as it is now. Rows are those of the readers' whole lives, from their offsets."""
-    total_s = sum(governor.turns.used_s.values())
+    total_s, plans = sum(governor.turns.used_s.values()), plan(governor)["classes"]
+    classes = {
+        name: {**_class(governor, governed, total_s), **{key: plans[name][key] for key in PLANNED}}
+        for name, governed in governor.classes.items()
+    }
     return {
         "now_s": governor.clock(),
         "up_s": governor.timer() - governor.started_s,
         "slots": governor.config.slots,
         "shedding": governor.shedding,
-        "classes": {name: _class(governor, governed, total_s) for name, governed in governor.classes.items()},
+        "classes": classes,
+        "removed": governor.removed,
     }
 
 

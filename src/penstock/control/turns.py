@@ -96,6 +96,10 @@ class Turns:
             self._used[name] = least + (self._used[name] - least) * self._weights[name] / weight
             self._weights[name] = weight
 
+    def remove(self, name: str) -> None:
+        """A class is gone."""
+        del self._weights[name], self._used[name], self.used_s[name]
+
     @property
     def weights(self) -> Mapping[str, float]:
         return self._weights

@@ -44,16 +44,22 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _class(each: ClassPlan, unknown: list[str]) -> dict[str, Any]:
     return {
-        "needs": _finite(each.needs),
+        "needs": None if unknown else _finite(each.needs),
         "gives": each.gives,
         "free": each.free,
         "shed_fraction": each.shed_fraction,
-        "feasible": each.feasible,
+        "feasible": None if unknown and each.feasible else each.feasible,
         "least_target_s": each.least_target_s,
         "queries": {name: _finite(need) for name, need in each.queries.items()},
         "not_measured": unknown,
-        "says": each.sentences(),
+        "says": _sentences(each, unknown),
     }
+
+
+def _sentences(each: ClassPlan, unknown: list[str]) -> list[str]:
+    if not each.queries and not unknown:
+        return ["it has no queries: its share is free for the others"]
+    return [*(each.sentences() if each.queries else ()), *(f"query {n} is not measured yet" for n in unknown)]
 
 
 def _finite(value: float) -> float | None:

@@ -9,15 +9,26 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidInputError
-from penstock.log.protocol import ARRIVAL, RESERVED_COLUMNS
+from penstock.log.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS
 
 Rows: TypeAlias = pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, object]]
 """What a producer may send: a batch, columns by name, or a list of rows."""
 
 
-def stored_schema(user_schema: pa.Schema) -> pa.Schema:
-    """The user's columns and the log's."""
-    return user_schema.append(pa.field(ARRIVAL, pa.int64(), nullable=False))
+def stored_schema(user_schema: pa.Schema, origin: bool = False) -> pa.Schema:
+    """The user's columns and the log's; a segment's rows also keep what they stand for."""
+    kept = [pa.field(name, pa.float64(), nullable=False) for name in ORIGIN if name != ARRIVAL]
+    return pa.schema([*user_schema, *(kept if origin else ()), pa.field(ARRIVAL, pa.int64(), nullable=False)])
+
+
+def append_schema(stored: pa.Schema) -> pa.Schema:
+    """What an append brings: the log itself stamps the arrival."""
+    return pa.schema([field for field in stored if field.name != ARRIVAL])
+
+
+def user_schema(stored: pa.Schema) -> pa.Schema:
+    """The user's columns alone."""
+    return pa.schema([field for field in stored if field.name not in RESERVED_COLUMNS])
 
 
 def check_schema(schema: pa.Schema, key: str | None) -> None:

@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from penstock.errors import InvalidInputError
 from penstock.log.about import check_partition, read_about, write_about
-from penstock.log.columns import check_rows, check_schema, stored_schema
+from penstock.log.columns import append_schema, check_rows, check_schema, stored_schema, user_schema
 from penstock.log.compact import known_batches, trimmed_before
 from penstock.log.files import locked, replace_text
 from penstock.log.index import Index, to_arrays, to_segment
-from penstock.log.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
+from penstock.log.protocol import AppendKey, HeaderArrays, Segment
 from penstock.log.writer import Fsync, FsyncPolicy, LogConfig, Writer
 
 MAPPED_FILES = 16
@@ -58,7 +58,7 @@ class EmbeddedLog:
         about = read_about(self.directory, "embedded")
         self.config = LogConfig(**about["config"])
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
-        self.user_schema = self.schema.remove(self.schema.get_field_index(ARRIVAL))
+        self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
         self.policy, self.clock, self.verify = FsyncPolicy(fsync, fsync_interval_s), clock, verify
         buckets = self.config.key_buckets if self.config.key else 0
         self._indexes = [Index(self._folder(p) / "index", buckets) for p in range(self.config.partitions)]
@@ -76,7 +76,9 @@ class EmbeddedLog:
         about = {
             "kind": "embedded",
             "config": {name: getattr(config, name) for name in LogConfig.__slots__},
-            "schema": base64.b64encode(stored_schema(schema).serialize().to_pybytes()).decode(),
+            "schema": base64.b64encode(
+                stored_schema(schema, config.origin).serialize().to_pybytes()
+            ).decode(),
         }
 
         def fill() -> None:
@@ -114,13 +116,13 @@ class EmbeddedLog:
         """Appends rows, all or none; returns the partition's end.
 
         Args:
-            rows: With exactly the stream's columns.
+            rows: With exactly the columns of `append_schema`.
             partition: Where to.
             key: A repeat of the writer's batch, or an older one, is a no-op.
             arrival_us: When each row arrived, for producers that buffer; else now. Never before the last row.
         """
         check_partition(self, partition)
-        check_rows(rows, self.user_schema, self.name)
+        check_rows(rows, self.append_schema, self.name)
         with self._lock:
             if partition not in self._writers:
                 self._writers[partition] = Writer(

@@ -15,7 +15,7 @@ import pyarrow.flight as fl
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.about import check_partition
-from penstock.log.columns import check_rows
+from penstock.log.columns import append_schema, check_rows, user_schema
 from penstock.log.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
 from penstock.log.serve import FlightServer
 from penstock.log.wire import decode_error, decode_headers, encode
@@ -52,7 +52,7 @@ class FlightLog:
         self.key_column: str | None = about["key_column"]
         self.key_buckets: int = about["key_buckets"]
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
-        self.user_schema = self.schema.remove(self.schema.get_field_index(ARRIVAL))
+        self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
 
     @property
     def directory(self) -> NoReturn:
@@ -71,7 +71,7 @@ class FlightLog:
         If the connection breaks it is unknown whether they were appended: with a key, repeat the call.
         """
         check_partition(self, partition)
-        check_rows(rows, self.user_schema, self.name)
+        check_rows(rows, self.append_schema, self.name)
         if arrival_us is not None:
             if len(arrival_us) != rows.num_rows:
                 raise InvalidInputError(

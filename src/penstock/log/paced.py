@@ -52,7 +52,8 @@ class PacedLog:
         self.directory, self.clock = Path(directory), clock
         about = read_about(self.directory, "paced")
         self._pool = EmbeddedLog(self.directory / "pool", verify=verify)
-        self.schema, self.user_schema = self._pool.schema, self._pool.user_schema
+        self.schema, self.append_schema = self._pool.schema, self._pool.append_schema
+        self.user_schema = self._pool.user_schema
         self.partitions: int = about["partitions"]
         self.key_column: str | None = about["key"]
         self.key_buckets: int = about["key_buckets"]

@@ -91,7 +91,7 @@ class Producer:
 
     def send(self, rows: Rows) -> None:
         """Takes rows: a batch, columns by name, or a list of rows; they arrive now."""
-        batch = to_batch(rows, self.log.user_schema, self.log.name)
+        batch = to_batch(rows, self.log.append_schema, self.log.name)
         with self._changed:
             if self._closed:
                 raise InvalidInputError("rows are sent to an open producer", "a closed one", "make another")

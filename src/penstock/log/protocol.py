@@ -19,6 +19,9 @@ ARRIVAL = "_arrival"
 RESERVED_COLUMNS = (ARRIVAL, "_position", "_seq", "_sic", "_weight")
 """Names of metadata columns; a user's column may not have them."""
 
+ORIGIN = (ARRIVAL, "_sic", "_weight")
+"""What rows of a shared segment keep of the rows they come from."""
+
 WRITER_BYTES = 40
 
 
@@ -132,10 +135,13 @@ class StreamLog(ReadableStream, Protocol):
         ...
 
     schema: pa.Schema
-    """Columns of the rows as read: the user's and `_arrival`."""
+    """Columns of the rows as stored and read: the user's, `_sic` and `_weight` of a segment, `_arrival`."""
+
+    append_schema: pa.Schema
+    """Columns of the rows as appended: all but `_arrival`."""
 
     user_schema: pa.Schema
-    """Columns of the rows as appended."""
+    """Columns that queries see."""
 
     def append(
         self,

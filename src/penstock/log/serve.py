@@ -182,7 +182,7 @@ class _Server(fl.FlightServerBase):
     ) -> None:
         log = self._stream(descriptor)
         stamped = ARRIVAL in reader.schema.names
-        check_columns(reader.schema, log.schema if stamped else log.user_schema, log.name)
+        check_columns(reader.schema, log.schema if stamped else log.append_schema, log.name)
         while True:
             try:
                 chunk = reader.read_chunk()

@@ -39,6 +39,7 @@ class LogConfig:
         key_buckets: Buckets of the key's hash that headers count rows by.
         segment_rows: Most rows a segment holds: the unit that shedding can skip unread.
         file_bytes: Size at which a data file is closed and the next begun: the unit that trimming removes.
+        origin: Whether it is a shared segment: rows keep `_sic` and `_weight` of those they come from.
     """
 
     partitions: int = 1
@@ -46,6 +47,7 @@ class LogConfig:
     key_buckets: int = 64
     segment_rows: int = 8192
     file_bytes: int = 64 << 20
+    origin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("partitions", "key_buckets", "segment_rows", "file_bytes"):

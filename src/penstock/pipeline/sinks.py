@@ -37,7 +37,13 @@ class MemorySink(Part):
     name: str | None = Field(None, description="the table's name; the query's by default")
 
 
-AnySink = Annotated[ConsoleSink | ParquetSink | LogSink | MemorySink, Field(discriminator="kind")]
+class NoopSink(Part):
+    """Computes results and throws them away: for measuring."""
+
+    kind: Literal["noop"] = "noop"
+
+
+AnySink = Annotated[ConsoleSink | ParquetSink | LogSink | MemorySink | NoopSink, Field(discriminator="kind")]
 
 _GUARANTEES = {
     "parquet": "exactly once: Spark lists a micro-batch's files in one step, and a repeated one is not "
@@ -45,9 +51,10 @@ _GUARANTEES = {
     "log": "exactly once: an append carries the query and its batch number, so a repeated one is a no-op",
     "console": "at least once: a micro-batch that is repeated after a crash is printed again",
     "memory": "at least once: the table is the session's, and a micro-batch that is repeated is added again",
+    "noop": "nothing is kept: results are computed and thrown away",
 }
 
 
-def sink_guarantee(sink: ConsoleSink | ParquetSink | LogSink | MemorySink) -> str:
+def sink_guarantee(sink: ConsoleSink | ParquetSink | LogSink | MemorySink | NoopSink) -> str:
     """What a sink promises for each result after a crash, and why, in a sentence."""
     return _GUARANTEES[sink.kind]

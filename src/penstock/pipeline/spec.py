@@ -175,7 +175,7 @@ class QueryConfig(Part):
     )
     mode: Literal["append", "update", "complete"] = Field("append", description="append, update or complete")
     sink: Annotated[AnySink, BeforeValidator(kind_only)] = Field(
-        ConsoleSink(), description="{kind: console}, parquet, log or memory with its settings"
+        ConsoleSink(), description="{kind: console}, parquet, log, memory or noop with its settings"
     )
     checkpoint: Place | None = Field(None, description="a directory; one of checkpoints by default")
     shuffle_partitions: int | None = Field(None, ge=1, description="1 or more; the session's by default")
@@ -275,6 +275,11 @@ class PipelineConfig(FlowConfig):
             ((n, q.checkpoint.rstrip("/")) for n, q in queries if q.checkpoint is not None),
             "have a checkpoint of its own",
         )
+        for name in self.classes:
+            if not any(query.cls == name for query in self.queries.values()):
+                raise refused(
+                    "must have a query", "none", "give it one, or leave the class out", "classes", name
+                )
         return self
 
     @staticmethod

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.config import FlowConfig
@@ -29,9 +30,12 @@ START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 
 
-def sources_of(query: StreamingQuery) -> list[SourceOptions]:
-    """A query's governed sources, from the options in its analysed plan."""
-    leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
+def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
+    """The governed sources of a query or of a result, from the options in its analysed plan."""
+    if isinstance(query, DataFrame):
+        leaves = query._jdf.queryExecution().analyzed().collectLeaves()
+    else:
+        leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
     found = []
     for i in range(leaves.size()):
         leaf = leaves.apply(i)

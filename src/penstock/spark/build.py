@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
+from penstock.log.protocol import ORIGIN
 from penstock.log.writer import LogConfig
-from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink, sink_guarantee
+from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
 from penstock.spark.flow import Flow
@@ -39,9 +40,11 @@ def prepare_streams(config: PipelineConfig) -> None:
         directory, schema = config.log / name, stream.arrow_schema()
         if (directory / "stream.json").exists():
             _check_stream(name, stream, directory)
+        elif name in written:
+            continue  # made with its query, whose result says whether it is a shared segment
         elif schema is not None:
             EmbeddedLog.create(directory, schema, _log_config(stream)).close()
-        elif name not in written:
+        else:
             raise InvalidInputError(
                 f"stream {name} is in the log, or has a schema",
                 f"no stream at {directory}",
@@ -119,13 +122,23 @@ def build_queries(
     while left:
         ready = [n for n in left if all(_there(config, stream) for stream in config.streams_of(n))]
         if not ready:
-            unknown = [s for n in left for s in config.streams_of(n) if not _there(config, s)]
-            raise InvalidInputError(
-                f"streams.{unknown[0]}.schema is required", "queries that wait for each other", "give it"
-            )
-        for name in ready:
-            left.remove(name)
+            _create_declared(config, [s for n in left for s in config.streams_of(n) if not _there(config, s)])
+            continue
+        for name in sorted(ready, key=lambda n: not isinstance(config.queries[n].sink, LogSink)):
+            left.remove(name)  # who writes a segment first: who may read it is known by its class
             yield _build(flow, config, name, functions.get(name), run)
+
+
+def _create_declared(config: PipelineConfig, streams: list[str]) -> None:
+    """Queries that wait for each other can begin where a schema is given."""
+    for name in streams:
+        schema = config.streams[name].arrow_schema()
+        if schema is not None:
+            EmbeddedLog.create(config.log / name, schema, _log_config(config.streams[name])).close()
+            return
+    raise InvalidInputError(
+        f"streams.{streams[0]}.schema is required", "queries that wait for each other", "give it"
+    )
 
 
 def _there(config: PipelineConfig, stream: str) -> bool:
@@ -151,11 +164,21 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
     checkpoint = config.checkpoint_of(name, run)
     sink = None
     if isinstance(query.sink, LogSink):
-        stream = query.sink.stream
-        sink = log_sink(config.log / stream, result.schema, _log_config(config.streams[stream]))
+        sink = _log_sink(flow, config, query.sink.stream, result)
     elif isinstance(query.sink, ParquetSink):
         _check_files(name, Path(query.sink.path), Path(checkpoint))
     return Built(name, result, sink, checkpoint, sink_guarantee(query.sink))
+
+
+def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame) -> LogStreamSink:
+    """A log sink; a result that passes on where its rows come from becomes a shared segment."""
+    origin = all(column in result.columns for column in ORIGIN)
+    layout, schema = _log_config(config.streams[stream]), config.streams[stream].arrow_schema()
+    if schema is not None and not _there(config, stream):
+        EmbeddedLog.create(config.log / stream, schema, replace(layout, origin=origin)).close()
+    if origin:
+        return flow.share(stream, result, layout)
+    return log_sink(config.log / stream, result.schema, layout)
 
 
 def _check_files(name: str, path: Path, checkpoint: Path) -> None:
@@ -204,6 +227,8 @@ def _to_sink(writer: DataStreamWriter, config: PipelineConfig, built: Built) -> 
         return writer.format("parquet").option("path", sink.path)
     if isinstance(sink, MemorySink):
         return writer.format("memory").queryName(sink.name or built.name)
+    if isinstance(sink, NoopSink):
+        return writer.format("noop")
     return writer.format("console").option("truncate", "false")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
 
@@ -45,9 +46,12 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
 
 
 def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: float) -> pa.RecordBatch:
-    """The rows of a piece as Spark expects them."""
+    """The rows of a piece as Spark expects them.
+
+    Rows of a shared segment have stood for others before: their weights multiply, their SIC is theirs.
+    """
     rows = piece.rows
-    user = [field for field in rows.schema if field.name != ARRIVAL]
+    user = [field for field in rows.schema if field.name not in RESERVED_COLUMNS]
     columns = [(field, rows.column(field.name)) for field in user]
     count = rows.num_rows
     for name in metadata:
@@ -57,8 +61,12 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: flo
             column = pa.array(piece.positions)
         elif name == "_seq":
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
+        elif name == "_sic":
+            column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
         else:
-            column = pa.array(np.full(count, sic if name == "_sic" else weight))
+            column = pa.array(np.full(count, weight))
+            if name in rows.schema.names:
+                column = pc.multiply(column, rows.column(name))
         columns.append((pa.field(name, column.type), column))
     # by schema, not by names: Spark compares nullability too
     schema = pa.schema([field for field, _ in columns])

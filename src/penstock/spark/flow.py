@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,11 +18,20 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.config import FlowConfig, load_flow_config
 from penstock.control.client import ControlClient, ControlSilentError
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.spark.agent import Agent, ControlProcess, tokens_of
+from penstock.control.segments import RUNNING
+from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.log.protocol import ORIGIN
+from penstock.log.writer import Fsync, LogConfig
+from penstock.spark.agent import Agent, ControlProcess, sources_of, tokens_of
 from penstock.spark.columns import metadata_columns
 from penstock.spark.session import adopt_session
+from penstock.spark.sink import LogStreamSink, log_sink
 from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
+
+_log = logging.getLogger(__name__)
+
+LEAVING_S = 10.0
+"""Time in which a stopped query's source is gone."""
 
 
 def attach(spark: SparkSession, config: str | Path | Mapping[str, Any] | FlowConfig) -> Flow:
@@ -53,6 +64,7 @@ class Flow:
         self._client = ControlClient(self.address)
         self._lock, self._stopping = threading.Lock(), threading.Lock()
         self._stopped = False
+        self._sinks: dict[str, LogStreamSink] = {}
         self._said: dict[str, dict[str, Any]] = {}
         """What was changed since the start: a control plane that replaces a dead one is told again."""
         self._agent = Agent(self)
@@ -98,8 +110,11 @@ class Flow:
         if starting not in ("earliest", "latest"):
             raise UnknownNameError("starting", starting, ("earliest", "latest"))
         config = self.config.classes[cls]
+        stream = str(self._stream(name))
+        with suppress(ControlSilentError):  # the source asks again when it joins
+            self.request({"op": "reads", "stream": stream, "cls": cls})
         options = SourceOptions(
-            stream=str(self._stream(name)),
+            stream=stream,
             read_from=f"{self.config.read_from or self.config.log}/{name}",
             query=query,
             cls=cls,
@@ -126,6 +141,54 @@ class Flow:
                 f"stream {name} is in the log at {self.config.log}", "no stream there", "create it first"
             )
         return found
+
+    # -- sharing --------------------------------------------------------------------------------
+
+    def share(
+        self, name: str, result: DataFrame, config: LogConfig | None = None, fsync: Fsync = "never"
+    ) -> LogStreamSink:
+        """A sink that makes a result a shared segment: a stream that queries of other classes read.
+
+            rows = flow.read_stream("readings", cls="gold", metadata=penstock.ORIGIN)
+            hot = rows.where("celsius > 30")
+            hot.writeStream.foreachBatch(flow.share("hot", hot)).option("checkpointLocation", ...).start()
+            flow.read_stream("hot", cls="bulk")
+
+        Its rows keep the arrival, SIC and weight of those they come from: delays count from there. The class
+        of the result owns it, and no class above that may read it. The flow closes the sink when it stops.
+
+        Args:
+            name: The stream; it is created if it is not there.
+            result: What to share, with `_arrival`, `_sic` and `_weight`, from readers of one class.
+            config: Of a stream that is created.
+            fsync: When appends reach the disk, see `log_sink`.
+        """
+        missing = [column for column in ORIGIN if column not in result.columns]
+        if missing:
+            raise InvalidInputError(
+                f"segment {name} keeps {', '.join(ORIGIN)} of the rows it comes from",
+                f"a result without {', '.join(missing)}",
+                "read with metadata=penstock.ORIGIN and select them",
+            )
+        classes = sorted({s.cls for s in sources_of(result) if s.token in self.tokens})
+        if len(classes) != 1:
+            raise InvalidInputError(
+                f"segment {name} comes from governed streams of one class",
+                " and ".join(classes) or "none of this flow",
+                "read them with flow.read_stream or flow.query",
+            )
+        message = {"op": "share", "stream": str(self.config.log / name), "cls": classes[0]}
+        if name in self._sinks:  # a query that is started again
+            self._sinks.pop(name).close()
+        sink = log_sink(self.config.log / name, result.schema, config, fsync)
+        try:
+            self.request(message)
+        except BaseException:
+            sink.close()
+            raise
+        self._said[f"share {name}"] = message
+        self._sinks[name] = sink
+        return sink
 
     def _check_class(self, cls: str) -> None:
         if cls not in self.config.classes:
@@ -154,8 +217,33 @@ class Flow:
         """Changes settings of a class while it runs, by their names in the configuration."""
         self._check_class(cls)
         self.request({"op": "change", "cls": cls, "changes": changes})
-        before = self._said.get(cls, {"changes": {}})["changes"]
+        before = self._said.pop(cls, {"changes": {}})["changes"]
         self._said[cls] = {"op": "change", "cls": cls, "changes": {**before, **changes}}
+
+    def remove_class(self, cls: str) -> None:
+        """Takes out a class whose queries have stopped; the others share its part of the time.
+
+        Raises:
+            InvalidInputError: It has running queries, owns a segment that others read, or is the last.
+        """
+        self._check_class(cls)
+        active = {s.query for query in self.active_queries() for s in sources_of(query) if s.cls == cls}
+        deadline = time.monotonic() + (0.0 if active else LEAVING_S)
+        if active:  # one that has just started may not have joined yet
+            raise InvalidInputError(RUNNING.format(cls), ", ".join(sorted(active)), "stop them first")
+        message = {"op": "remove", "cls": cls}
+        while True:
+            try:
+                self.request(message)
+                break
+            except InvalidInputError as error:  # one that was just stopped may not have left yet
+                if error.rule != RUNNING.format(cls) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+        left = {name: config for name, config in self.config.classes.items() if name != cls}
+        self.config = self.config.model_copy(update={"classes": left})
+        self._said = {key: said for key, said in self._said.items() if said.get("cls") != cls}
+        self._said[cls] = message
 
     def set_shedding(self, on: bool) -> None:
         """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
@@ -165,7 +253,10 @@ class Flow:
     def say_again(self) -> None:
         """Tells a new control plane what was changed since the start."""
         for message in list(self._said.values()):
-            self.request(message)
+            try:
+                self.request(message)
+            except InvalidInputError as error:  # the rest must not wait for it
+                _log.warning("a new control plane refused what the old one had accepted: %s", error)
 
     def mark(self) -> None:
         """Begins a new stretch for the `_since_mark` figures of `status`."""
@@ -202,6 +293,10 @@ class Flow:
         self._refuse(timeout_s)
         for query in self.active_queries():
             query.stop()
+        for name, sink in self._sinks.items():
+            sink.close()
+            with suppress(PenstockError):  # a control plane that others share goes on without it
+                self.request({"op": "release", "stream": str(self.config.log / name)})
         if self.control is not None:
             self.control.stop()
         self._client.close()

@@ -49,9 +49,9 @@ def batches(progress: Iterable[Mapping[str, Any]], log: StreamLog, source: int =
     """The micro-batches of a query with rows, from its progress reports as dicts."""
     found = []
     for report in progress:
-        end = report["sources"][source]["endOffset"]
-        if not report["numInputRows"] or end is None:
-            continue
+        start, end = (report["sources"][source][key] for key in ("startOffset", "endOffset"))
+        if not report["numInputRows"] or end is None or start == end:
+            continue  # a source that stood still repeats its last offset, and with it its last grant
         offset = Offset.from_json(json.loads(end) if isinstance(end, str) else end)
         began_s = datetime.fromisoformat(report["timestamp"]).timestamp()
         ended_s = began_s + report["durationMs"]["triggerExecution"] / 1000.0

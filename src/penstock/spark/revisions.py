@@ -197,6 +197,12 @@ class LogRevisions:
     def check(self, results: DataFrame, windowed: bool) -> None:
         """The stream's columns; `revision` is added where the stream has it, and windows need it."""
         wanted = self.log.user_schema
+        if self.log.config.origin:
+            raise InvalidInputError(
+                "a shared segment takes no backfill: it would reach its readers as new rows",
+                self.log.name,
+                "write to files: --to DIR",
+            )
         if REVISION in wanted.names:
             results = results.withColumn(REVISION, self._revision(0))
         elif windowed:

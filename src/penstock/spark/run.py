@@ -54,6 +54,7 @@ def run_pipeline(
     base: Path | None = None,
     drain_s: float = 0.0,
     spark: SparkSession | None = None,
+    on_ready: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Runs a pipeline until the time is up or a SIGINT or SIGTERM; returns the closing report.
 
@@ -69,6 +70,7 @@ def run_pipeline(
         base: Where modules of `function:` queries lie, beside Python's own places.
         drain_s: How long to process what still waits at the end, shedding nothing of it.
         spark: A session to use and leave running; one of its own by default.
+        on_ready: Called when the queries ask for rows, together with the producers' start.
 
     Raises:
         PenstockError: The pipeline cannot be started; nothing of it runs.
@@ -89,6 +91,8 @@ def run_pipeline(
         running = _Running(config, directory, spark, producers, on_status, on_note or (lambda _: None))
         stack.callback(running.close)
         running.start(functions)
+        if on_ready is not None:
+            on_ready()
         running.watch(seconds, stop)
         return running.finish(drain_s)
 
@@ -128,6 +132,8 @@ class _Running:
         self.failed: dict[str, str] = {}
         self._began_s = self._ran_s = 0.0
         self._status: dict[str, Any] | None = None
+        self._plan: dict[str, Any] | None = None
+        self._plan_said = False
         self._said: set[str] = set()
 
     # -- starting -------------------------------------------------------------------------------
@@ -207,6 +213,22 @@ class _Running:
         write(dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n")
         if self._on_status is not None:
             self._on_status(status, at_s)
+        with suppress(ControlSilentError):
+            self._say_plan()
+
+    def _say_plan(self) -> None:
+        """Once all costs are known and rates had a while: what each class needs, and what cannot be met."""
+        assert self.flow is not None
+        longest_s = max(cls.target_s for cls in self.config.classes.values())
+        if self._plan_said or time.monotonic() - self._began_s < longest_s:
+            return
+        plan = self.flow.plan()
+        if any(cls["not_measured"] for cls in plan["classes"].values()):
+            return
+        self._plan_said = True
+        for name, cls in plan["classes"].items():
+            for sentence in cls["says"]:
+                self._note(f"plan: {name}: {sentence}")
 
     def _look_for_failures(self) -> None:
         for name, query in self.queries.items():
@@ -230,6 +252,8 @@ class _Running:
         """Stops the producers, drains if asked to, stops the queries through the gate, and reports."""
         assert self.flow is not None
         self._ran_s = time.monotonic() - self._began_s
+        with suppress(ControlSilentError):
+            self._plan = self.flow.plan()  # while rows come: without them nothing is needed
         self.producers.stop()
         drained = self.flow.drain(drain_s) if drain_s > 0 else None
         self._look_for_failures()
@@ -265,6 +289,7 @@ class _Running:
             "classes": class_report(status),
             "queries": queries,
             "streams": self.producers.progress,
+            "plan": self._plan,
         }
 
     def close(self) -> None:

@@ -30,7 +30,16 @@ from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.grants.selection import Piece, Range, evened, grant_books, read_range, select, share_out
+from penstock.grants.selection import (
+    Piece,
+    Range,
+    Selection,
+    evened,
+    grant_books,
+    read_range,
+    select,
+    share_out,
+)
 from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
@@ -204,6 +213,8 @@ class _Planner:
         self._until: dict[int, int] | None = None
         self._progress_s = 0.0
         self._shown: Offset | None = None
+        self._selected: tuple[Offset, list[int], list[Selection]] | None = None
+        """The grant that was proposed last, and what it opens."""
         self._attempt: tuple[int, int] | None = None
         """The grant that Spark planned last, and for which time."""
 
@@ -264,13 +275,15 @@ class _Planner:
     def _propose(self, start: Offset, given: Given) -> Offset:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
         draft = replace(draft, plan=evened(self.log, draft))
-        books = grant_books(self.log, draft, select(self.log, draft))
+        selections = select(self.log, draft)
+        books = grant_books(self.log, draft, selections)
         journal = self._journal_of(start)
         poison = journal.poison_rows(start.grant)
         corrected = replace(
             start.books, admitted=start.books.admitted - poison, poison=start.books.poison + poison
         )
         offset = replace(draft, books=corrected.plus(books))
+        self._selected = offset, self._starts(), selections
         journal.proposed(offset)
         if self.options.shed_lane and books.shed:
             self._pin(start.reader, start.end)
@@ -278,7 +291,7 @@ class _Planner:
 
     def tasks(self, offset: Offset) -> list[InputPartition]:
         """The read tasks of a batch that Spark has logged."""
-        selections = select(self.log, offset)
+        selections = self._selections(offset)
         admitted = sum(int(s.kept.sum()) for s in selections)
         journal = self._journal_of(offset)
         if self._attempt is None or self._attempt[0] != offset.grant:
@@ -300,6 +313,15 @@ class _Planner:
             ReadTask(self.options.read_from, offset.plan, share, self.options.metadata, weight, 1.0 / offered)
             for share in shares
         ]
+
+    def _selections(self, offset: Offset) -> list[Selection]:
+        """What a grant opens: known since it was proposed, but for older ones and rows that are gone."""
+        if self._selected is not None and self._selected[:2] == (offset, self._starts()):
+            return self._selected[2]
+        return select(self.log, offset)
+
+    def _starts(self) -> list[int]:
+        return [self.log.start(p) for p in range(self.log.partitions)]
 
     def progress(self, offset: Offset) -> None:
         """Tells the reader registry how far the query is, not more than once a second."""

@@ -93,9 +93,8 @@ class ClassPlan:
 
     def sentences(self) -> list[str]:
         """What there is to say about it."""
-        own = [f"query {name} needs {_part(need)} of the time" for name, need in self.queries.items()]
-        needs = f"{self.name} needs {_part(self.needs)}: its share gives {_part(self.gives)}"
-        said = [*own, f"{needs}, {_part(self.free)} more is free"]
+        needs = f"it needs {_part(self.needs)} of the time: its share gives {_part(self.gives)}"
+        said = [f"{needs}, {_part(self.free)} more is free"]
         if not self.feasible:
             could = "no target could be met" if self.least_target_s is None else None
             could = could or f"at least {self.least_target_s:.1f} s could"

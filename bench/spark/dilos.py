@@ -1,0 +1,190 @@
+"""`spark/dilos`: five ways to manage three classes with twelve queries, as in pham2016 table 8."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import penstock
+from penstock.bench import BenchRun, bench
+from penstock.control.delays import stats
+from penstock.errors import PenstockError
+from penstock.log.open import load_stream
+from penstock.spark.flow import Flow
+from penstock.spark.measured import Batch, batches
+
+from .rig import Rig, median, spread
+from .twelve import PRIORITIES, Costs, Running, measure, start_all, streams
+
+CASES = ("none", "common", "separate", "dilos", "sharing")
+ROUNDS, LEAST_S = 20.0, 60.0
+READY_S, SETTLE_S, SETTLE_ROUNDS = 180.0, 15.0, 5.0
+"""Rows that waited while costs were learned are late when they are known: that is not the case's doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one class in one case.
+
+    Attributes:
+        loss_percent: Mean over its queries of rows shed / rows decided.
+        mean_s: Delay of its rows.
+        p95_s: The same, the 95th percentile.
+        batch_rows: Median rows of its batches.
+        batches_per_s: How many.
+    """
+
+    loss_percent: float
+    mean_s: float
+    p95_s: float
+    batch_rows: float
+    batches_per_s: float
+
+
+@bench("dilos", title="three classes with four queries each, managed in five ways")
+def dilos(run: BenchRun) -> None:
+    repeats = 1 if run.quick else min(run.repeats, 3)
+    cases = ("separate", "dilos", "sharing") if run.quick else CASES
+    run.progress("measuring the queries", total=repeats * len(cases))
+    found: dict[str, list[dict[str, Outcome]]] = defaultdict(list)
+    with Rig() as rig:
+        rig.warm_up()
+        costs = measure(rig)
+        _say_costs(run, costs)
+        for _ in range(repeats):
+            for case in cases:
+                run.progress(case, advance=1)
+                found[case].append(_run_case(rig, costs, case))
+    _report(run, found, costs)
+
+
+def _say_costs(run: BenchRun, costs: Costs) -> None:
+    for kind, fixed_s in costs.fixed_s.items():
+        run.note(f"{kind}: {fixed_s:.3f} s a batch, {costs.row_s[kind] * 1e6:.2f} us a row")
+    targets = ", ".join(f"{value:.1f}" for value in costs.targets_s().values())
+    loads = ", ".join(f"{value:.2f}" for value in costs.loads().values())
+    run.note(f"idle round of twelve queries {costs.round_s:.2f} s; targets {targets} s")
+    run.note(f"row work of the classes {loads} s a second, batches' fixed costs not counted")
+
+
+def _config(costs: Costs, case: str) -> dict[str, Any]:
+    targets = costs.targets_s()
+    if case == "common":
+        return {"classes": {"all": {"target": max(targets.values())}}}
+    classes = {cls: {"target": targets[cls], "priority": weight} for cls, weight in PRIORITIES.items()}
+    fixed = {"policy": "cqc", "batches": "eager"}
+    return {"classes": classes, "capacity": fixed if case in ("none", "separate") else {"policy": "dilos"}}
+
+
+def _run_case(rig: Rig, costs: Costs, case: str) -> dict[str, Outcome]:
+    measured_s = max(LEAST_S, ROUNDS * costs.round_s)
+    root, logs = streams(rig, costs, READY_S + measured_s + SETTLE_S + SETTLE_ROUNDS * costs.round_s + 30.0)
+    with penstock.attach(rig.spark, {"log": root, **_config(costs, case)}) as flow:
+        flow.set_shedding(case != "none")
+        running = start_all(rig, flow, case == "sharing", case == "common")
+        for log in logs:
+            log.begin()
+        _await_costs(flow, running)
+        time.sleep(max(SETTLE_S, SETTLE_ROUNDS * costs.round_s))
+        from_s, before = time.time(), _books(flow)
+        time.sleep(measured_s)
+        until_s, after = time.time(), _books(flow)
+        time.sleep(1.0)  # for Spark's last reports
+        _check(running)
+        done = {each.name: _batches(root, each) for each in running}
+    return {
+        cls: _outcome([r.name for r in running if r.cls == cls], done, before, after, from_s, until_s)
+        for cls in PRIORITIES
+    }
+
+
+def _await_costs(flow: Flow, running: list[Running]) -> None:
+    """Nothing of a query is shed before its cost is known: the measured stretch begins after that."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        _check(running)
+        plan = flow.plan()["classes"].values()
+        known = sum(len(cls["queries"]) for cls in plan)
+        if known == len(running) and not any(cls["not_measured"] for cls in plan):
+            return
+        if time.monotonic() > deadline:
+            raise PenstockError(f"costs are known in {READY_S:g} s; got {known}; hint: see Spark's log")
+        time.sleep(0.5)
+
+
+def _check(running: list[Running]) -> None:
+    for each in running:
+        if (error := each.query.exception()) is not None:
+            raise PenstockError(f"query {each.name} runs; got {error}")
+
+
+def _books(flow: Flow) -> dict[str, tuple[int, int]]:
+    """By query, rows shed and admitted since its start."""
+    queries = [q for cls in flow.status()["classes"].values() for q in cls["queries"].values()]
+    return {query["name"]: (query["shed"], query["admitted"]) for query in queries}
+
+
+def _batches(root: Any, each: Running) -> list[Batch]:
+    reports = [dict(report) for report in each.query.recentProgress]
+    found = []
+    for source, stream in enumerate(each.sources):
+        with load_stream(root / stream) as log:
+            found += batches(reports, log, source)
+    return found
+
+
+def _outcome(
+    names: list[str],
+    done: Mapping[str, list[Batch]],
+    before: Mapping[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, int]],
+    from_s: float,
+    until_s: float,
+) -> Outcome:
+    losses, inside = [], [b for n in names for b in done[n] if from_s <= b.ended_s < until_s]
+    # a join has one for each of its sources, which begin and end together
+    count = len({(n, b.ended_s) for n in names for b in done[n] if from_s <= b.ended_s < until_s})
+    for name in names:
+        shed, admitted = (now - then for now, then in zip(after[name], before[name], strict=True))
+        losses.append(100.0 * shed / max(1, shed + admitted))
+    times = np.concatenate([b.ended_s - b.arrival_s for b in inside] or [np.empty(0)])
+    delay = stats(times, np.concatenate([b.weight for b in inside] or [np.empty(0)]))
+    return Outcome(
+        float(np.mean(losses)),
+        delay.mean_s or 0.0,
+        delay.p95_s or 0.0,
+        float(np.median([b.rows for b in inside])) if inside else 0.0,
+        count / (until_s - from_s),
+    )
+
+
+def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]], costs: Costs) -> None:
+    targets = costs.targets_s()
+    for case, results in found.items():
+        for cls in PRIORITIES:
+            each = [result[cls] for result in results]
+            losses, p95s = [o.loss_percent for o in each], [o.p95_s / targets[cls] for o in each]
+            run.row(f"{case}_{cls}_loss_percent", median(losses))
+            run.row(f"{case}_{cls}_p95_to_target", median(p95s))
+            run.note(
+                f"{case} {cls}: loss {spread(losses)} %, mean {median([o.mean_s for o in each]):.2f} s, "
+                f"p95/target {spread(p95s)}, batches of {median([o.batch_rows for o in each]):,.0f} rows, "
+                f"{median([o.batches_per_s for o in each]):.2f} a second"
+            )
+
+    def loss(case: str, cls: str) -> float:
+        return median([result[cls].loss_percent for result in found[case]])
+
+    def late(case: str, cls: str) -> float:
+        return median([result[cls].p95_s / targets[cls] for result in found[case]])
+
+    for cls in ("class1", "class2"):
+        run.row(f"{cls}_loss_percent", max(loss(case, cls) for case in ("dilos", "sharing")))
+        run.row(f"{cls}_p95_to_target", max(late(case, cls) for case in ("dilos", "sharing")))
+    run.row("dilos_to_separate_loss", loss("dilos", "class3") / max(loss("separate", "class3"), 1e-9))
+    run.row("sharing_to_dilos_loss", loss("sharing", "class3") / max(loss("dilos", "class3"), 1e-9))

@@ -1,0 +1,201 @@
+"""The workload of `spark/dilos`: three classes with four streaming queries each, scaled to this machine.
+
+A class has two aggregates, a window join and a select. Class 3's join and select begin with the same work on
+the same stream as class 1's select does: the segment that they can share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.log.paced import PacedLog, create_paced
+from penstock.log.protocol import ORIGIN
+from penstock.log.schedule import schedule_constant
+from penstock.spark.capacity import find_batch_rows, probe, warm_up
+from penstock.spark.flow import Flow
+
+from .rig import SEGMENT_ROWS, Rig, pool_rows
+
+PRIORITIES = {"class1": 6.0, "class2": 3.0, "class3": 1.0}
+TARGET_ROUNDS = {"class1": 1.5, "class2": 2.0, "class3": 2.5}
+"""Targets, in idle rounds of all twelve queries."""
+KINDS = ("average", "largest", "pairs", "chosen")
+
+EVENTS_LOAD, OWN_LOADS = 0.2, {"class1": 0.04, "class2": 0.05, "class3": 0.25}
+"""Seconds of row work a second: class 3's on the stream that class 1 reads too, and on each class's own."""
+BATCH_S = 1.0
+"""Length of the batches in which a row's cost is measured."""
+PROBED_PER_S, PROBED_S = 20_000.0, 400.0
+"""Rate and length of the stream on which costs are measured."""
+
+
+def digest() -> Column:
+    text = F.concat(F.col("k").cast("string"), F.lit(":"), F.col("v").cast("string"))
+    return F.sha2(F.sha2(text, 512), 512)
+
+
+def chosen(rows: DataFrame) -> DataFrame:
+    """The select: two rounds of SHA-512, a quarter of the rows pass. What classes 1 and 3 can share."""
+    kept = [name for name in ORIGIN if name in rows.columns]
+    return rows.withColumn("h", digest()).where("h < '4'").select("ts", "k", "v", "h", *kept)
+
+
+def average(rows: DataFrame) -> DataFrame:
+    late = rows.withColumn("h", digest()).withWatermark("ts", "1 second")
+    return late.groupBy(F.window("ts", "1 second"), "k").agg(F.avg("v"), F.max(F.substring("h", 1, 4)))
+
+
+def largest(rows: DataFrame) -> DataFrame:
+    late = rows.withColumn("h", digest()).withWatermark("ts", "1 second")
+    return late.groupBy(F.window("ts", "2 seconds"), "k").agg(F.max("v"), F.max(F.substring("h", 1, 4)))
+
+
+def pairs(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Rows of two halves of the chosen ones with the same key in the same second."""
+    sides = [
+        side.where(part).withWatermark("ts", "1 second").select(F.window("ts", "1 second").alias("w"), "k", v)
+        for side, part, v in (
+            (left, "h < '2'", F.col("v").alias("left_v")),
+            (right, "h >= '2'", F.col("v").alias("right_v")),
+        )
+    ]
+    return sides[0].join(sides[1], ["w", "k"])
+
+
+ALONE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "average": average,
+    "largest": largest,
+    "pairs": lambda rows: pairs(chosen(rows), chosen(rows)),
+    "chosen": chosen,
+}
+
+
+def to_nowhere(result: DataFrame, checkpoint: str, name: str | None = None) -> StreamingQuery:
+    writer = result.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
+    return (writer if name is None else writer.queryName(name)).start()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of the four kinds of query, measured alone and ungoverned.
+
+    Attributes:
+        fixed_s: A micro-batch of 100 rows.
+        row_s: What a row of the stream adds, in batches of about `BATCH_S`.
+    """
+
+    fixed_s: dict[str, float]
+    row_s: dict[str, float]
+
+    @property
+    def round_s(self) -> float:
+        """An idle round: one batch of each of the twelve queries."""
+        return len(PRIORITIES) * sum(self.fixed_s.values())
+
+    def targets_s(self) -> dict[str, float]:
+        return {cls: rounds * self.round_s for cls, rounds in TARGET_ROUNDS.items()}
+
+    def rates(self) -> dict[str, float]:
+        """Rows a second by stream, so that each load is what it is meant to be."""
+        own = {
+            "class1": ("average", "largest", "pairs"),
+            "class2": KINDS,
+            "class3": ("average", "largest"),
+        }
+        rates = {cls: OWN_LOADS[cls] / sum(self.row_s[kind] for kind in kinds) for cls, kinds in own.items()}
+        return {**rates, "events": EVENTS_LOAD / (self.row_s["pairs"] + self.row_s["chosen"])}
+
+    def loads(self) -> dict[str, float]:
+        """Seconds of row work a second by class, without sharing."""
+        extra = {"class1": self.rates()["events"] * self.row_s["chosen"], "class3": EVENTS_LOAD}
+        return {cls: load + extra.get(cls, 0.0) for cls, load in OWN_LOADS.items()}
+
+
+def measure(rig: Rig) -> Costs:
+    """Probes each kind of query on a log whose event time runs as fast as the real one: how many rows meet in
+    a window decides what a join costs."""
+    filled = rig.new("filled")
+    log = create_paced(
+        filled, pool_rows(), schedule_constant(PROBED_PER_S, PROBED_S, SEGMENT_ROWS), event_time="ts"
+    )
+    log.begin(time.time() - log.seconds - 1)
+    fixed_s, row_s = {}, {}
+    for kind, build in ALONE.items():
+
+        def start(rows: DataFrame, checkpoint: str, build: Callable = build) -> StreamingQuery:
+            return to_nowhere(build(rows), checkpoint)
+
+        per_s = warm_up(rig.spark, filled, start, rig.new("warm"), 12.0)
+        small = probe(rig.spark, filled, start, rig.new("small"), 100, 8)
+        rows = max(1000, round(per_s * BATCH_S))
+        large = find_batch_rows(rig.spark, filled, start, rig.new("large"), BATCH_S, rows, 3)
+        fixed_s[kind] = small.batch_s
+        row_s[kind] = max(1e-8, (large.batch_s - small.batch_s) / large.batch_rows)
+    return Costs(fixed_s, row_s)
+
+
+def streams(rig: Rig, costs: Costs, seconds: float) -> tuple[Path, list[PacedLog]]:
+    """The four streams, in a log of their own; they have not begun."""
+    root = rig.new("log")
+    logs = [
+        create_paced(
+            root / name, pool_rows(), schedule_constant(rate, seconds, SEGMENT_ROWS), event_time="ts"
+        )
+        for name, rate in costs.rates().items()
+    ]
+    return root, logs
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A query that runs: of which class, which kind, over which streams."""
+
+    cls: str
+    kind: str
+    query: StreamingQuery
+    sources: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.cls}_{self.kind}"
+
+
+def start_all(rig: Rig, flow: Flow, sharing: bool, one_class: bool) -> list[Running]:
+    """Starts the twelve queries; class 3 reads class 1's segment if they share it."""
+    running = []
+    for cls in PRIORITIES:
+        governed_by = "all" if one_class else cls
+        for kind in KINDS:
+            common = cls == "class3" and kind in ("pairs", "chosen")
+            stream = "events" if common or (cls, kind) == ("class1", "chosen") else cls
+            shared = sharing and common
+            if shared:
+                stream = "segment"
+            running.append(_start(rig, flow, governed_by, cls, kind, stream, shared, sharing))
+    return running
+
+
+def _start(
+    rig: Rig, flow: Flow, governed_by: str, cls: str, kind: str, stream: str, shared: bool, sharing: bool
+) -> Running:
+    name, checkpoint = f"{cls}_{kind}", str(rig.new("cp"))
+    prepared = (lambda rows: rows) if shared else chosen
+    if kind == "pairs":
+        readers = flow.query(name, governed_by)
+        result = pairs(prepared(readers.read_stream(stream)), prepared(readers.read_stream(stream)))
+        return Running(cls, kind, to_nowhere(result, checkpoint, name), (stream, stream))
+    writes = sharing and (cls, kind) == ("class1", "chosen")
+    rows = flow.read_stream(stream, governed_by, ORIGIN if writes else False, name)
+    if writes:
+        result = chosen(rows)
+        writer = result.writeStream.foreachBatch(flow.share("segment", result)).queryName(name)
+        return Running(cls, kind, writer.option("checkpointLocation", checkpoint).start(), (stream,))
+    result = rows.select("k", "v", "h") if shared else ALONE[kind](rows)
+    return Running(cls, kind, to_nowhere(result, checkpoint, name), (stream,))

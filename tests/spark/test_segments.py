@@ -1,0 +1,190 @@
+"""Shared segments: a stream of one class's results, which classes below it read like the source."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.spark.helpers import READINGS, create, fill, ids, query_status, readings, to_memory, until
+
+import penstock
+from penstock.errors import InvalidInputError
+from penstock.grants.plan import KEEP_ALL
+from penstock.grants.selection import Range, read_range
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import ORIGIN
+from penstock.log.writer import LogConfig
+from penstock.pipeline.load import load_pipeline
+from penstock.spark.columns import with_metadata
+from penstock.spark.run import run_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLASSES = {"gold": {"target": "20s", "priority": 6}, "bulk": {"target": "30s"}}
+
+
+def arrivals(log: EmbeddedLog, column: str = "id") -> dict[int, int]:
+    """By id, when a row arrived."""
+    found: dict[int, int] = {}
+    for p in range(log.partitions):
+        for segment in log.headers(p, 0, log.end(p)):
+            rows = log.read(segment)
+            found |= zip(rows.column(column).to_pylist(), rows.column("_arrival").to_pylist(), strict=True)
+    return found
+
+
+def test_weights_of_a_segment_multiply_and_its_sic_stays(tmp_path: Path) -> None:
+    with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
+        rows = readings(range(3))
+        kept = pa.RecordBatch.from_arrays(
+            [*rows.columns, pa.array([0.1, 0.2, 0.3]), pa.array([2.0, 4.0, 1.0])], schema=log.append_schema
+        )
+        log.append(kept, arrival_us=np.array([10, 20, 30]))
+        (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 3, 0))
+        shown = with_metadata(piece, ORIGIN, weight=5.0, sic=0.9)
+        assert shown.column("_weight").to_pylist() == [10.0, 20.0, 5.0]
+        assert shown.column("_sic").to_pylist() == [0.1, 0.2, 0.3]
+        assert shown.column("_arrival").cast(pa.int64()).to_pylist() == [10, 20, 30]
+        assert with_metadata(piece, (), 5.0, 0.9).schema.names == READINGS.names
+        with pytest.raises(InvalidInputError, match=r"missing \['_sic', '_weight'\]"):
+            log.append(rows)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_lower_class_reads_rows_that_arrived_when_those_they_come_from_did(
+    spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    log = create(tmp_path / "readings", partitions)
+    fill(log, range(3000), appends=5)
+    table = f"low_{partitions}"
+    with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
+        source = flow.read_stream("readings", cls="gold", metadata=ORIGIN, query="writer")
+        hot = source.where("k = 1")
+        writer = hot.writeStream.foreachBatch(flow.share("hot", hot))
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        low = flow.read_stream("hot", cls="bulk", metadata=ORIGIN)
+        to_memory(low, table)
+        assert low.columns == [*READINGS.names, *ORIGIN]
+        assert flow.drain()
+        fill(log, range(3000, 4000))
+        assert flow.drain(), "what waits upstream is waited for downstream"
+        wanted = [n for n in range(4000) if n % 7 == 1]
+        assert ids(spark.table(table)) == wanted
+        seen = spark.sql(f"SELECT id, unix_micros(_arrival) AS us, _weight, _sic FROM {table}").collect()
+        origin = arrivals(log)
+        assert {row.id: row.us for row in seen} == {n: origin[n] for n in wanted}
+        assert {row["_weight"] for row in seen} == {1.0}
+        assert all(0 < row["_sic"] <= 1 for row in seen)
+        found = query_status(flow, "hot")
+        assert found is not None
+        assert found["offered"] == found["admitted"] == len(wanted)
+
+
+@pytest.mark.spark
+def test_a_segment_that_breaks_a_rule_is_refused_before_anything_is_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create(tmp_path / "readings")
+    with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
+        plain = flow.read_stream("readings", cls="bulk")
+        with pytest.raises(InvalidInputError, match="got a result without _arrival, _sic, _weight; hint: re"):
+            flow.share("hot", plain)
+        both = flow.read_stream("readings", cls="gold", metadata=ORIGIN).union(
+            flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
+        )
+        with pytest.raises(InvalidInputError, match="comes from governed streams of one class; got bulk and"):
+            flow.share("hot", both)
+        assert not (tmp_path / "hot").exists()
+        low = flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
+        flow.share("hot", low)
+        with pytest.raises(InvalidInputError, match=r"hot is owned by bulk \(priority 1\); got class gold"):
+            flow.read_stream("hot", cls="gold")
+
+
+@pytest.mark.spark
+def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    log = create(tmp_path / "readings")
+    fill(log, range(1000))
+    with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
+        kept = to_memory(flow.read_stream("readings", cls="gold"), "kept_by_removal")
+        gone = to_memory(flow.read_stream("readings", cls="bulk"), "gone_by_removal")
+        assert flow.drain()
+        with pytest.raises(InvalidInputError, match="has no running queries; got readings"):
+            flow.remove_class("bulk")
+        assert kept.isActive
+        assert gone.isActive
+        gone.stop()
+        flow.remove_class("bulk")
+        fill(log, range(1000, 2000))
+        assert flow.drain()
+        assert ids(spark.table("kept_by_removal")) == list(range(2000))
+        assert flow.status()["removed"]["bulk"]["admitted"] == 1000
+        with pytest.raises(InvalidInputError, match="class must be one of gold; got 'bulk'"):
+            flow.read_stream("readings", cls="bulk")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("declared", [True, False], ids=["schema_declared", "schema_of_the_result"])
+def test_a_pipeline_writes_a_segment_by_passing_on_where_rows_come_from(
+    spark: SparkSession, tmp_path: Path, declared: bool
+) -> None:
+    raw = {
+        "log": str(tmp_path / "log"),
+        "classes": CLASSES,
+        "streams": {
+            "numbers": {"schema": {"n": "long"}, "source": {"kind": "generator", "rate": 500}},
+            "even": {"schema": {"n": "long"}} if declared else {},
+        },
+        "queries": {
+            "low": {
+                "class": "bulk",
+                "sql": "SELECT n, _arrival FROM even",
+                "metadata": ["_arrival"],
+                "sink": {"kind": "memory", "name": f"low_even_{declared}"},
+            },
+            "find": {
+                "class": "gold",
+                "sql": "SELECT n, _arrival, _sic, _weight FROM numbers WHERE n % 2 = 0",
+                "metadata": list(ORIGIN),
+                "sink": {"kind": "log", "stream": "even"},
+            },
+        },
+    }
+    report = run_pipeline(load_pipeline(raw), 3.0, run=tmp_path / "run", spark=spark, drain_s=30.0)
+    assert report["ok"], report["errors"]
+    assert report["drained"]
+    source = arrivals(EmbeddedLog(tmp_path / "log" / "numbers"), "n")
+    seen = spark.sql(f"SELECT n, unix_micros(_arrival) AS us FROM low_even_{declared}").collect()
+    assert {row.n: row.us for row in seen} == {n: us for n, us in source.items() if n % 2 == 0}
+    assert set(report["plan"]["classes"]) == {"gold", "bulk"}
+
+
+@pytest.mark.spark
+def test_a_control_plane_that_replaces_a_dead_one_knows_who_owns_a_segment(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create(tmp_path / "readings")
+    with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
+        low = flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
+        flow.share("hot", low)
+        assert flow.control is not None
+        before = flow.control.pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda: flow.control is not None and flow.control.pid != before, "another control plane")
+
+        def refused() -> bool:
+            try:
+                flow.read_stream("hot", cls="gold")
+            except InvalidInputError as error:
+                return "hot is owned by bulk" in str(error)
+            return False
+
+        until(refused, "the owner")
+        flow.share("hot", low)  # again, as after a query that failed
