@@ -15,9 +15,12 @@ from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.model import FloatArray, QueryClass
 from penstock.policies.load import manager_config
 from penstock.policies.scheduling import capacity_policy
+from penstock.sim.class_networks import CLASSES, qn_a
 from penstock.sim.classes import ClassesScenario, ClassResult, simulate_classes
 from penstock.sim.engine import Engine
+from penstock.sim.machine import Machine
 from penstock.sim.network import Kind, Network, Operator
+from penstock.sim.networks import PHAM_HEADROOM
 
 COST_S = 0.001
 HIGH, LOW = QueryClass("high", 1.0, 3.0, "aloma"), QueryClass("low", 1.0, 1.0, "aloma")
@@ -143,6 +146,46 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle() -> None:
     # load 0.68 of the machine: within the first redistribution after the burst began it has that again
     assert shares[before + every] > 0.6
     assert results["high"].loss_percent < 1.0
+
+
+def test_a_class_that_has_more_than_it_needs_is_known_by_what_it_needs_in_full_batches() -> None:
+    network = replace(two_chains(), turn_cost_s=2 * COST_S)
+    engine = Engine(network, [even(50.0), even(50.0)], (HIGH, LOW), 30.0)
+    engine.set_quotas({"high": 0.0075, "low": 0.0025})
+    for _ in range(20):
+        engine.advance(0.15)
+        for view in engine.views.values():
+            seen = view.observe()
+    high = engine.views["high"]
+    # a row at a time costs 2 x (1 + 2) ms, in batches of five 2 x (1 + 2 / 5) ms
+    assert seen.offered_load == pytest.approx(50 * 2 * 3 * COST_S, rel=0.15)
+    assert high.full_batch_load == pytest.approx(50 * 2 * 1.4 * COST_S, rel=0.15)
+
+
+def test_dilos_on_the_thesis_s_network_loses_less_than_half_of_what_fixed_quotas_lose() -> None:
+    network, seconds = qn_a(), 20.0
+    sources = [even(950.0, seconds) + i / (950 * 39) for i in range(len(network.sources))]
+    losses = {}
+    for policy in ("cqc", "dilos"):
+        results = simulate_classes(
+            ClassesScenario(
+                network,
+                sources,
+                CLASSES,
+                "separate",
+                capacity_policy(policy),
+                headroom=PHAM_HEADROOM,
+                round_s=0.002,
+                run_s=seconds,
+                machine=Machine(((0.0, PHAM_HEADROOM),)),
+            )
+        )
+        losses[policy] = results["class3"].loss_percent
+        assert results["class1"].shed == 0
+        assert results["class2"].loss_percent < 1.0
+        for cls in CLASSES[:2]:
+            assert (results[cls.name].delay.p95_s or 0.0) < cls.delay_target_s
+    assert losses["dilos"] < 0.5 * losses["cqc"]
 
 
 # -- shared segments -----------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ from penstock.sim.network import Network
 from penstock.sim.traces import Arrivals
 
 from ..runs import DELAY_TARGET_S, Outcome, averages, drive, least_loss, save_plot
+from .dilos import fig5, fig26_27, fig32, table8, table9_10, table11_12
+
+__all__ = ["fig5", "fig26_27", "fig32", "table8", "table9_10", "table11_12"]
+"""Benches of the neighbours; those below are this file's own."""
 
 TUNED_HEADROOM = 0.966
 """Fitted to QN-flat with CTRL in the loop, as tuned by hand in the thesis: 0.985 less the drop cost."""

@@ -144,7 +144,7 @@ def simulate_classes(scenario: ClassesScenario) -> dict[str, ClassResult]:
             assert step is not None
             steps[name].append(step)
         if scenario.managers == "separate":
-            usages = {name: _usage(steps[name][-1]) for name in engine.views}
+            usages = {name: _usage(steps[name][-1], view) for name, view in engine.views.items()}
             scales = redistribution.report(usages)
             if scales is not None:
                 engine.set_quotas(quotas(redistribution.shares, scenario.round_s))
@@ -182,10 +182,15 @@ def _cycles(
     return {name: Cycle(engine.views[name], manager) for name, manager in managers.items()}
 
 
-def _usage(step: Step) -> float | None:
-    """u_k = L_k / L_Ck, with the capacity as the load manager believes it."""
+def _usage(step: Step, view: ClassView) -> float | None:
+    """u_k = L_k / L_Ck, with the capacity as the load manager believes it.
+
+    L_k is the load in full batches: a class that has more capacity than it needs spends it on small ones, and
+    by their cost it would always seem to need it. That its batches grow in a smaller share is what frees
+    capacity (pham2016 6.2.2).
+    """
     headroom = step.applied.headroom
-    return None if headroom is None else step.observation.offered_load / headroom
+    return None if headroom is None else view.full_batch_load / headroom
 
 
 def _result(view: ClassView, steps: list[Step], shares: list[dict[str, float]]) -> ClassResult:

@@ -113,7 +113,7 @@ class Engine:
         # visits are not cut short: the last one may have passed the next instant, or several
         instant = math.floor(self.now_s / period_s + 1e-9) + 1
         end_s = min(instant * period_s, self.run_s)
-        for counter in (s.work_s, s.rows_in, s.rows_out, s.output_sum_s, s.output_count):
+        for counter in (s.work_s, s.batches, s.rows_in, s.rows_out, s.output_sum_s, s.output_count):
             counter[:] = 0
         for k, view in enumerate(self.views.values()):
             s.class_target_s[k] = view.target_at(self.now_s)

@@ -90,6 +90,7 @@ class State(NamedTuple):
     admitted: np.ndarray
     shed: np.ndarray
     work_s: np.ndarray
+    batches: np.ndarray
     rows_in: np.ndarray
     rows_out: np.ndarray
     delays_s: np.ndarray
@@ -334,6 +335,7 @@ def run(s: State, t_end: float) -> bool:
         else:
             idle += 1
         work_s[o] += used
+        s.batches[o] += (turns + batch - 1) // batch
         elapsed = (used + debt) * pace
         debt = 0.0
         now += elapsed

@@ -111,6 +111,7 @@ def initial_state(
         admitted=np.zeros(len(entries), i8),
         shed=np.zeros(len(entries), i8),
         work_s=np.zeros(n, f8),
+        batches=np.zeros(n, i8),
         rows_in=np.zeros(n, i8),
         rows_out=np.zeros(n, i8),
         delays_s=np.zeros(_DELAY_BUFFER_ROWS, f8),

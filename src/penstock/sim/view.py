@@ -65,10 +65,12 @@ class ClassView:
         self._selectivity = np.array(
             [0.0 if op.kind is Kind.JOIN else op.selectivity for op in network.operators]
         )
-        self._coefficients = self._coefficients_now()
+        self._full_batch_cost_s = self._cost_s
+        self._coefficients = self._coefficients_of(self._cost_s)
         self._measured_any = False
         self._seen = _Seen(self._came(engine.first_row), 0, 0, 0)
         self._period_offered_rows = 0
+        self._period_offered, self._period_s = np.zeros(len(self._entries)), 1.0
         self._period = _Period(0.0, 0.0, [])
 
     # -- the seam -------------------------------------------------------------------------------
@@ -88,6 +90,7 @@ class ClassView:
         self._seen = now
         offered = now.came - seen.came
         self._period_offered_rows = int(offered.sum())
+        self._period_offered, self._period_s = offered, period_s
         coefficients = self._coefficients[self._entry_operators]
         waiting = self._waiting(arrived)
         inside = s.length[self._ports].copy()
@@ -155,7 +158,8 @@ class ClassView:
         self._measured_any = self._measured_any or bool(ran[self._entry_operators].any())
         self._cost_s = np.where(ran, s.work_s / np.maximum(s.rows_in, 1), self._cost_s)
         self._selectivity = np.where(ran, s.rows_out / np.maximum(s.rows_in, 1), self._selectivity)
-        self._coefficients = self._coefficients_now()
+        self._coefficients = self._coefficients_of(self._cost_s)
+        self._full_batch_cost_s = self._cost_s * self._full_to_measured()
 
     def set_targets(self, targets: Sequence[tuple[float, float]]) -> None:
         """(from_s, delay_target_s) steps that change the target while running."""
@@ -185,9 +189,26 @@ class ClassView:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _coefficients_now(self) -> FloatArray:
+    def _coefficients_of(self, cost_s: FloatArray) -> FloatArray:
         downstream = self._engine.network.downstream_in_class
-        return load_coefficients(self._cost_s, self._selectivity, downstream)
+        return load_coefficients(cost_s, self._selectivity, downstream)
+
+    def _full_to_measured(self) -> FloatArray:
+        """What full batches would save of each operator's cost, by how many it had."""
+        s, network = self._engine.state, self._engine.network
+        each_s = np.array([op.cost_s for op in network.operators])
+        full_s = s.rows_in * (each_s + network.turn_cost_s / network.batch_rows)
+        return np.where(
+            s.rows_in > 0,
+            full_s / np.maximum(s.rows_in * each_s + s.batches * network.turn_cost_s, 1e-30),
+            1.0,
+        )
+
+    @property
+    def full_batch_load(self) -> float:
+        """The load that the last period offered, if its operators had full batches."""
+        coefficients = self._coefficients_of(self._full_batch_cost_s)[self._entry_operators]
+        return incoming_load(self._period_offered / self._period_s, coefficients)
 
     def _dry_s(self) -> float:
         """Seconds so far in which the class had nothing to do."""
