@@ -255,3 +255,8 @@ def spread(values: Sequence[float]) -> str:
 
 def brackets(before: Capacity, after: Capacity) -> float:
     return (before.rows_per_s + after.rows_per_s) / 2
+
+
+def drift(before: Capacity, after: Capacity) -> float:
+    """How far two capacities are apart, over their mean."""
+    return abs(before.rows_per_s - after.rows_per_s) / brackets(before, after)
