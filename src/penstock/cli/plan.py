@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.run import changes_of, shown
+from penstock.cli.run import Changes, PipelineFile, changes_of, shown
 from penstock.cli.simulate import output_console
 from penstock.errors import MissingExtraError
 from penstock.pipeline.load import load_pipeline
@@ -40,7 +40,7 @@ TARGETS = {True: "[green]can be met[/]", False: "[red]cannot be met[/]", None: "
 
 
 def plan_command(
-    pipeline: Annotated[Path, typer.Argument(help="Pipeline file (YAML).", show_default=False)],
+    pipeline: PipelineFile,
     seconds: Annotated[str, typer.Option(metavar="TIME", help="How long to measure.")] = "45s",
     folder: Annotated[
         Path | None,
@@ -50,10 +50,7 @@ def plan_command(
             show_default="a temporary one",
         ),
     ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file: classes.gold.target=3s."),
-    ] = None,
+    change: Changes = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the plan as JSON; - for standard output.")
     ] = None,

@@ -45,8 +45,16 @@ The run directory has what `penstock replay` needs; Ctrl-C stops between two mic
 """
 
 
+PipelineFile = Annotated[Path, typer.Argument(help="Pipeline file (YAML).", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file: classes.gold.target=3s."),
+]
+"""Arguments of all commands that take a pipeline."""
+
+
 def run_command(
-    pipeline: Annotated[Path, typer.Argument(help="Pipeline file (YAML).", show_default=False)],
+    pipeline: PipelineFile,
     seconds: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop after this long, e.g. 60 or 5min.", show_default="Ctrl-C"),
@@ -64,10 +72,7 @@ def run_command(
             show_default="runs/NAME-TIME beside the file",
         ),
     ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file: classes.gold.target=3s."),
-    ] = None,
+    change: Changes = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the report as JSON; - for standard output.")
     ] = None,

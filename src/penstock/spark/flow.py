@@ -228,10 +228,9 @@ class Flow:
         """
         self._check_class(cls)
         active = {s.query for query in self.active_queries() for s in sources_of(query) if s.cls == cls}
-        deadline = time.monotonic() + (0.0 if active else LEAVING_S)
         if active:  # one that has just started may not have joined yet
             raise InvalidInputError(RUNNING.format(cls), ", ".join(sorted(active)), "stop them first")
-        message = {"op": "remove", "cls": cls}
+        message, deadline = {"op": "remove", "cls": cls}, time.monotonic() + LEAVING_S
         while True:
             try:
                 self.request(message)
