@@ -17,6 +17,7 @@ from penstock.grants.plan import KEEP_ALL, SCALE, Plan, kept_buckets, kept_rows,
 from penstock.grants.selection import (
     Piece,
     Range,
+    evened,
     grant_books,
     read_range,
     rows_between,
@@ -202,6 +203,36 @@ def test_counting_by_key_reads_only_the_segments_that_a_grant_cuts(log: Embedded
     cut = Offset("r", {0: second.first_position + 1}, {0: third.end_position}, plan=plan)
     (first_row,) = kept[key_buckets(log.read(second).column("sensor").slice(0, 1), BUCKETS)]
     assert select(log, cut)[0].kept.sum() == expected - first_row
+
+
+def estimates(log: EmbeddedLog, keep: float, sampling: str, seed: int, end: int) -> tuple[int, float, float]:
+    """Rows kept of the first ones of a partition, and what their weights say of the number and the sum."""
+    plan = plan_for(keep, sampling, seed)  # type: ignore[arg-type]
+    plan = evened(log, Offset("r", {0: 0}, {0: end}, plan=plan))
+    pieces = list(read_range(log, plan, Range(0, 0, end, 0)))
+    values = np.concatenate([np.empty(0)] + [p.rows.column("value").to_numpy() for p in pieces])
+    weight = 1 / plan.keep_probability()
+    return values.size, weight * values.size, weight * float(values.sum())
+
+
+@pytest.mark.parametrize("sampling", ["auto", "segment"])
+@pytest.mark.parametrize(("keep", "rows"), [(0.2, 1000), (0.02, 1000), (0.1, 40)])
+def test_weighted_sums_are_right_on_average_also_where_segments_are_few(
+    log: EmbeddedLog, sampling: str, keep: float, rows: int
+) -> None:
+    found = np.array([estimates(log, keep, sampling, seed, rows)[1:] for seed in range(3000)])
+    truth = np.array([rows, rows * (rows - 1) / 2])
+    error = found.std(axis=0) / np.sqrt(len(found))
+    # a ratio of two sums leans a little to segments of more than the mean size
+    assert (np.abs(found.mean(axis=0) - truth) <= 4.5 * error + 0.02 * truth).all()
+
+
+def test_the_weights_of_a_grant_add_up_to_its_rows_up_to_the_coins_of_rows(log: EmbeddedLog) -> None:
+    rows = log.end(0)
+    for seed in range(50):
+        kept, total, _ = estimates(log, 0.3, "auto", seed, rows)
+        assert total == pytest.approx(rows, abs=4.5 * rows * np.sqrt(0.5 / kept))
+        assert estimates(log, 0.3, "segment", seed, rows)[1] == pytest.approx(rows, rel=1e-3)
 
 
 def test_nothing_kept_makes_no_task(log: EmbeddedLog) -> None:

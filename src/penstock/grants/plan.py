@@ -39,6 +39,8 @@ class Plan:
         row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`.
         key_keep: For unit `key`, how many of the stream's key buckets are kept; else 0.
         seed: Of the hash.
+        drawn: Part of the rows that lie in opened segments, in parts of `SCALE`, where weights are taken
+            from it instead of `segment_keep`; else 0. See `evened`.
     """
 
     unit: Unit = "row"
@@ -46,21 +48,22 @@ class Plan:
     row_keep: int = SCALE
     key_keep: int = 0
     seed: int = 0
+    drawn: int = 0
 
     @property
     def keeps_all(self) -> bool:
         return self.unit != "key" and self.segment_keep == SCALE and self.row_keep == SCALE
 
     def keep_probability(self, key_buckets: int = 0) -> float:
-        """Probability with which a row that is not late is kept."""
+        """Probability with which a row that is not late is kept: one over the weight of a kept row."""
         if self.unit == "key":
             return self.key_keep / key_buckets
-        return (self.segment_keep / SCALE) * (self.row_keep / SCALE)
+        return ((self.drawn or self.segment_keep) / SCALE) * (self.row_keep / SCALE)
 
     def to_json(self) -> dict[str, Any]:
         """Only what differs from keeping everything: offsets stay short."""
         default = Plan()
-        names = ("unit", "segment_keep", "row_keep", "key_keep", "seed")
+        names = ("unit", "segment_keep", "row_keep", "key_keep", "seed", "drawn")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
 
     @classmethod

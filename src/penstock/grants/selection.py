@@ -25,6 +25,10 @@ class ReadableLog(ReadableStream, Protocol):
     def read(self, segment: Segment) -> pa.RecordBatch: ...
 
 
+_FEW_SEGMENTS = 8
+"""Fewer than these expected to open, and weights taken from those that do would lean to large segments."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """The opened segments of a grant in one partition of the log, clipped to the grant.
@@ -48,27 +52,34 @@ def select(log: ReadableLog, offset: Offset) -> list[Selection]:
 
 
 def evened(log: ReadableLog, offset: Offset) -> Plan:
-    """A grant's plan with the coins of rows set to the segments that the coins of segments really opened.
+    """A grant's plan, fitted to the segments that its coins open.
 
-    Whole segments vary a grant's size (by a fifth at twenty times the capacity), and with it the delay; rows
-    make up for it. A row's expected weight stays one over its chance.
+    How many rows these hold varies (by a fifth at twenty times the capacity), and with it a grant's size, its
+    delay and every count over its rows. So the coins of rows are set to what was opened, and weights are
+    taken from it: those of a grant then add up to its rows. Where only few segments are expected to open,
+    weights stay one over the chance, which is right on average for any number.
     """
     plan = offset.plan
-    if plan.unit != "row" or plan.segment_keep in (0, SCALE):
+    if plan.unit == "key" or plan.segment_keep in (0, SCALE):
         return plan
-    rows = opened_rows = 0
+    segments = rows = opened_rows = 0
     for p in offset.end:
         first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
         headers = log.header_arrays(p, first, end, keys=False)
         inside = np.minimum(headers.first_position + headers.rows, end) - np.maximum(
             headers.first_position, first
         )
+        segments += len(headers)
         rows += int(inside.sum())
         opened_rows += int(inside[opened(plan, p, headers.first_position)].sum())
     if not opened_rows:
         return plan
-    wanted = plan.keep_probability() * rows
-    return replace(plan, row_keep=min(SCALE, max(1, round(wanted / opened_rows * SCALE))))
+    row_keep, drawn = plan.row_keep, 0
+    if plan.unit == "row":
+        row_keep = min(SCALE, max(1, round(plan.keep_probability() * rows / opened_rows * SCALE)))
+    if segments * plan.segment_keep >= _FEW_SEGMENTS * SCALE:
+        drawn = max(1, round(opened_rows / rows * SCALE))
+    return replace(plan, row_keep=row_keep, drawn=drawn)
 
 
 def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:
