@@ -28,7 +28,7 @@ TARGET_ROUNDS = {"class1": 1.5, "class2": 2.0, "class3": 2.5}
 """Targets, in idle rounds of all twelve queries."""
 KINDS = ("average", "largest", "pairs", "chosen")
 
-EVENTS_LOAD, OWN_LOADS = 0.2, {"class1": 0.04, "class2": 0.05, "class3": 0.25}
+EVENTS_LOAD, OWN_LOADS = 0.3, {"class1": 0.04, "class2": 0.05, "class3": 0.15}
 """Seconds of row work a second: class 3's on the stream that class 1 reads too, and on each class's own."""
 BATCH_S = 1.0
 """Length of the batches in which a row's cost is measured."""

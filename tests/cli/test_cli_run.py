@@ -56,15 +56,11 @@ def pipeline(tmp_path: Path) -> Path:
     return tmp_path / "small.yaml"
 
 
-def started(*arguments: object) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "import penstock.cli, sys; sys.exit(penstock.cli.main())",
-        "run",
-        *map(str, arguments),
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(*arguments: object, command: str = "run") -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", "import penstock.cli, sys; sys.exit(penstock.cli.main())"]
+    return subprocess.Popen(
+        [*words, command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def books_balance(report: dict[str, Any]) -> bool:
@@ -97,6 +93,22 @@ def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path,
     assert not recorded.truncated
     assert {observation.cls for observation in recorded.observations} == {"gold", "bulk"}
     assert main(["replay", str(tmp_path / "run")]) == 0  # the same decisions
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_plan_says_which_target_cannot_be_met_and_leaves_nothing_behind(
+    tmp_path: Path, pipeline: Path
+) -> None:
+    changes = ["--set", "classes.gold.target=30ms", "--seconds", "20s"]
+    process = started(pipeline, *changes, "--json", "-", command="plan")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 1, err
+    classes = json.loads(out)["classes"]
+    assert classes["gold"]["feasible"] is False
+    assert set(classes["bulk"]["queries"]) == {"alerts_with_readings"}
+    assert "no allocation meets its target of 0.03 s" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [pipeline.name]
 
 
 @pytest.mark.spark

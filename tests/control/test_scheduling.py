@@ -12,14 +12,14 @@ from penstock.control.cost import CostModel
 from penstock.control.granting import OLD_TARGETS, warn_of_late
 from penstock.control.members import Lease, Query
 from penstock.control.redistribution import Redistribution
-from penstock.control.scheduling import OVERLAP_FIXED, Scheduler
+from penstock.control.scheduling import LATEST_AT, OVERLAP_FIXED, Scheduler
 from penstock.control.turns import Turns
 from penstock.model import QueryClass
 from penstock.policies.scheduling import capacity_policy
 from penstock.testing import ManualClock
 
 ROWS = 500_000
-PLANT = SimpleNamespace(cls=SimpleNamespace(delay_target_s=4.0))
+PLANT = SimpleNamespace(cls=QueryClass("any", 4.0))
 
 
 def query(cls: str, known: bool = True) -> Query:
@@ -131,3 +131,38 @@ def test_what_waits_is_not_looked_at_while_there_is_no_turn_to_be_had() -> None:
     assert looked == []
     assert stage.granted_at(stage.ends_s)
     assert set(looked) == {"first", "second"}
+
+
+def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_them() -> None:
+    """Two queries of a class, one of a lower class with a long batch: all three have rows waiting."""
+    timer = ManualClock(0.0)
+    queries = {name: query(name) for name in ("one", "two", "low")}
+    for name in ("one", "two"):
+        queries[name].cls = "high"
+    arrived_s = {"one": 0.0, "two": 0.0, "low": 0.0}
+    rows = {"one": 10_000, "two": 10_000, "low": 40_000}
+    weights = {"high": 3.0, "low": 1.0}
+    plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, weight)) for name, weight in weights.items()}
+    classes: Any = {name: SimpleNamespace(plant=plant) for name, plant in plants.items()}
+    capacity = Redistribution(capacity_policy("cqc"), [plant.cls for plant in plants.values()], 1)
+
+    def look(q: Query) -> Any:
+        q.waiting = cast("Any", SimpleNamespace(rows=rows[q.key], oldest_s=arrived_s[q.key]))
+        q.looked_s = timer()
+        return q.waiting
+
+    scheduler = Scheduler(
+        classes, queries, Turns(weights), capacity, 1, False, look, lambda at_s: timer() - at_s, timer
+    )
+
+    def wants_at(moment_s: float) -> bool:
+        timer.advance(moment_s - timer())
+        for q in queries.values():
+            q.asked_s = q.pending_s = timer()
+        return scheduler.is_next(queries["one"]) is not None
+
+    own_s, low_s = queries["one"].cost.batch_s(10_000), queries["low"].cost.batch_s(40_000)
+    latest_s = LATEST_AT * 12.0 - low_s - 2 * own_s  # behind a batch of the low class, both in a row
+    assert own_s < low_s < latest_s
+    assert not wants_at(latest_s - 0.05)
+    assert wants_at(latest_s + 0.05)

@@ -43,8 +43,8 @@ def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(
 
 def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
     shares = {"gold": 0.6, "bulk": 0.4}
-    turns = plan_turns({"gold": Demand(2.0, 1.0, 1, 0.0), "bulk": Demand(30.0, 1.0, 2, 0.0)}, shares)
-    assert turns["gold"].cycle_s == pytest.approx(2.0 / 1.6)
+    turns = plan_turns({"gold": Demand(2.0, 1.0, 1, 0.0), "bulk": Demand(2.0, 1.0, 2, 0.0)}, shares)
+    assert turns["gold"].cycle_s == turns["bulk"].cycle_s == pytest.approx(2.0 / 1.6)
     assert turns["gold"].length_s == pytest.approx(0.6 * 2.0 / 1.6)
     assert turns["bulk"].length_s == pytest.approx(0.2 * 2.0 / 1.6), (
         "each of two queries has half of the share"
@@ -52,6 +52,33 @@ def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
     alone = plan_turns({"gold": Demand(2.0, 0.3, 1, 0.0)}, shares)["gold"]
     assert (alone.length_s, alone.cycle_s) == (pytest.approx(1.0),) * 2, "who alone has work has all of it"
     assert plan_turns({}, shares) == {}
+
+
+def test_a_class_with_more_time_has_fewer_and_longer_turns() -> None:
+    shares = {"gold": 0.5, "bulk": 0.5}
+    demands = {"gold": Demand(4.0, 0.5, 4, 0.0), "bulk": Demand(8.0, 1.0, 4, 0.0)}
+    turns = plan_turns(demands, shares)
+    assert turns["gold"].cycle_s == pytest.approx(4.0 / 1.125)
+    assert turns["gold"].length_s == pytest.approx(0.125 * 4.0 / 1.125)
+    assert turns["bulk"].cycle_s == pytest.approx((8.0 - 0.125 * 4.0 / 1.125) / 1.125)
+    assert turns["bulk"].length_s == pytest.approx(0.125 * turns["bulk"].cycle_s)
+
+
+@given(planned, st.fixed_dictionaries(dict.fromkeys("abcdef", weights)))
+def test_a_long_turn_of_another_class_makes_no_row_late(
+    asked: dict[str, Demand], shares: dict[str, float]
+) -> None:
+    asked = {name: Demand(d.target_s, d.load, d.queries, 0.0) for name, d in asked.items()}
+    turns = plan_turns(asked, shares)
+    total = sum(shares[name] for name in asked)
+    common_s = min(turn.cycle_s for turn in turns.values())
+    for name, turn in turns.items():
+        for other in asked.keys() - {name}:
+            left_s = (1 - shares[other] / total) * common_s
+            assert turn.length_s <= left_s * (1 + 1e-9), "the other has its share of every common cycle"
+            if turn.cycle_s > common_s * (1 + 1e-9):
+                waits_s = turn.cycle_s + turn.length_s + turns[other].length_s
+                assert waits_s <= asked[name].target_s * (1 + 1e-9)
 
 
 def test_batches_that_run_at_once_make_turns_longer_and_the_cycle_shorter() -> None:

@@ -10,6 +10,8 @@ from penstock.control.turns import Demand
 
 STALE_S = 0.5
 """A query that has not asked for so long does not want its turn any more."""
+FULL_AT = 0.8
+"""Where others need the time, a query's batches follow each other after so much of its target."""
 SLACK_FRACTION = 0.05
 """Part of the target that turns leave free for the error of the cost model."""
 
@@ -40,13 +42,13 @@ def demands_of(
 
 
 def _load(query: Query, target_s: float, age_s: Callable[[float], float | None]) -> float:
-    """Batch time that a query asks for in a second, with a batch in half a target.
+    """Batch time that a query asks for in a second, in batches as full as its target allows.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
     """
-    half_s = target_s / 2
-    rows, over_s = query.rate_per_s * half_s, half_s
+    between_s = FULL_AT * target_s
+    rows, over_s = query.rate_per_s * between_s, between_s
     if query.lease is None and query.waiting is not None and query.waiting.oldest_s is not None:
         rows += query.waiting.rows
-        over_s += min(age_s(query.waiting.oldest_s) or 0.0, half_s)
-    return rows / over_s * query.cost.row_s + query.cost.fixed_s / half_s if rows >= 1.0 else 0.0
+        over_s += min(age_s(query.waiting.oldest_s) or 0.0, between_s)
+    return rows / over_s * query.cost.row_s + query.cost.fixed_s / between_s if rows >= 1.0 else 0.0

@@ -21,12 +21,12 @@ PARALLEL_MEMORY_S = 10.0
 LOOK_EVERY_S = 0.02
 """While a question is held, what waits is looked at no more often: over a large backlog a look takes a
 millisecond, and a control plane that looked every time took a tenth of two cores."""
-WORTH_AT, WORTH_AT_SHARED = 0.5, 0.6
-"""A batch is worth starting when its oldest row would be done after so much of the target: later, with fewer
-and fuller batches, when others need the time."""
-
+WORTH_AT = 0.5
+"""Where no other query has work, a batch is worth starting when its oldest row would be done after so much of
+the target."""
 LATEST_AT = 0.9
-"""A batch is not put off if another's before it would bring its oldest row to so much of the target."""
+"""Where others need the time, batches are put off, and fuller, until one more turn of another would bring
+their oldest row to so much of the target."""
 
 AHEAD = 0.5
 """Rounds of its queries that a class may be ahead of its weight and still go first if it would be late."""
@@ -114,7 +114,9 @@ class Scheduler:
 
     # -- is it worth it -------------------------------------------------------------------------
 
-    def _wants(self, query: Query, waiting: Waiting, turns: Mapping[str, Turn]) -> bool:
+    def _wants(
+        self, query: Query, waiting: Waiting, turns: Mapping[str, Turn], latest_s: Mapping[str, float]
+    ) -> bool:
         """Whether a batch now is better than a fuller one a little later."""
         target_s = self._target_s(query)
         quiet_s = self._timer() - query.done_s
@@ -125,25 +127,48 @@ class Scheduler:
         age_s = self._age_s(waiting.oldest_s)
         if age_s is None and quiet_s >= target_s / 2:
             return True
-        longest_s = self._longest_other_s(query, turns)
-        worth_at_s = target_s * (WORTH_AT if longest_s is None else WORTH_AT_SHARED)
-        if (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= worth_at_s:
+        if waiting.rows >= query.cost.rows_in(turns[query.cls].length_s):
             return True
-        if longest_s is not None:  # if it does not go now, another's turn comes first, and more rows
-            batch_s = query.cost.batch_s(waiting.rows + query.rate_per_s * longest_s)
-            if (age_s or 0.0) + longest_s + batch_s >= target_s * LATEST_AT:
-                return True
-        return waiting.rows >= query.cost.rows_in(turns[query.cls].length_s)
+        if query.key in latest_s:
+            return latest_s[query.key] <= 0.0
+        return (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
 
-    def _longest_other_s(self, query: Query, turns: Mapping[str, Turn]) -> float | None:
-        """The longest batch of another query that has rows waiting; `None` if there is none."""
-        others = [q for q in self._queries.values() if q is not query and q.waiting and q.waiting.rows]
-        return max((_batch_s(q, turns[q.cls]) for q in others if q.cls in turns), default=None)
+    def _latest_starts_s(self, turns: Mapping[str, Turn], ending: list[Query]) -> dict[str, float]:
+        """By query, in how many seconds its batch must begin for it and all that are due later to be in time.
 
-    def _wants_again(self, query: Query, turns: Mapping[str, Turn]) -> bool:
-        """Whether a query whose batch is about to end has another one's worth of rows waiting."""
-        waiting = self._look(query)
-        return waiting.rows > 0 and self._wants(query, waiting, turns)
+        Those of its own class and of higher ones run one after the other, the one that is due first first;
+        the longest of a lower class may begin just before.
+
+        Args:
+            turns: How long turns are.
+            ending: Queries that run a batch which is about to end.
+
+        Returns:
+            Empty where only one query has work: it need not make room for others.
+        """
+        due: list[tuple[float, str, float, float]] = []
+        for q in self._queries.values():
+            if q.waiting is None or q.waiting.oldest_s is None or q.cls not in turns or not q.cost.ready:
+                continue
+            if q.lease is None or q in ending:
+                due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
+                due.append((due_s, q.key, _batch_s(q, turns[q.cls]), self._priority(q)))
+        if len(due) < 2:
+            return {}
+        due.sort(reverse=True)
+        latest_s = {}
+        for priority in {job[3] for job in due}:
+            before_s = max((batch_s for _, _, batch_s, of in due if of < priority), default=0.0)
+            start_s = math.inf
+            for due_s, key, batch_s, of in due:
+                if of >= priority:
+                    start_s = min(due_s, start_s) - batch_s
+                    if of == priority:
+                        latest_s[key] = start_s - before_s
+        return latest_s
+
+    def _priority(self, query: Query) -> float:
+        return self._classes[query.cls].plant.cls.priority
 
     # -- whose turn -----------------------------------------------------------------------------
 
@@ -164,15 +189,24 @@ class Scheduler:
         waits = {key: self._looked_at(q) for key, q in asking.items()}
         demands = self.demands(*(q.cls for key, q in asking.items() if waits[key].rows or q.data_since_tick))
         turns = self._plan(demands)
-        wanting = [q for key, q in asking.items() if self._wants(q, waits[key], turns)]
+        full = len(held) >= self._slots
+        # a query whose batch is about to end competes if it has another one's worth of rows waiting
+        returning = {q.key: self._looked_at(q) for q in ending if full and not q.refused}
+        latest_s = self._latest_starts_s(turns, ending)
+        wanting = [q for key, q in asking.items() if self._wants(q, waits[key], turns, latest_s)]
         if not any(q is query for q in wanting):
             return None
         # a class whose batch is about to end may be next again, with what that batch will have used
         running: dict[str, float] = {}
         for q in ending:
             running[q.cls] = running.get(q.cls, 0.0) + self.price_of(q)
-        full = len(held) >= self._slots
-        again = {q.cls for q in ending if full and not q.refused and self._wants_again(q, turns)}
+        again = {
+            q.cls
+            for q in ending
+            if q.key in returning
+            and returning[q.key].rows
+            and self._wants(q, returning[q.key], turns, latest_s)
+        }
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
         cls, able = self._first(wanting, again, running, turns, room_s)
         candidates = [_candidate(q) for q in able]

@@ -54,8 +54,12 @@ def plan_turns(
     """Lengths of turns such that a row that just missed one is still in time after the next.
 
     With share e_k of the time and n_k queries, a query of class k gets e_k / n_k of each cycle C. A row waits
-    at most C for its turn and e_k C / n_k for its batch, so C is the largest with C (1 + e_k / n_k) <= target
-    for every class.
+    at most C for its turn and e_k C / n_k for its batch, so if all classes had their turns in one cycle it
+    would be the longest with C (1 + e_k / n_k) <= target for every class. A class whose target leaves more
+    has a longer cycle of its own, and so fewer and fuller batches, as long as
+
+    - its rows are in time even if the longest turn of another class comes before theirs, and
+    - its turns are not longer than what another class leaves free of the common cycle.
 
     Args:
         demands: By class, of those that have work.
@@ -67,12 +71,23 @@ def plan_turns(
     total = sum(shares[name] for name in demands)
     shares = {name: parallel * shares[name] / total for name in demands}
     parts = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
-    cycle_s = min(d.target_s / (1.0 + parts[name]) for name, d in demands.items())
+    alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
+    longest_s = {name: _length_s(d, parts[name] * alone_s[name]) for name, d in demands.items()}
+    common_s = min(alone_s.values())
     turns = {}
     for name, d in demands.items():
-        length_s = min(max(parts[name] * cycle_s, LEAST_FIXED * d.fixed_s), d.target_s)
+        others = [other for other in demands if other != name]
+        before_s = max((longest_s[other] for other in others), default=0.0)
+        left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
+        own_s = (d.target_s - before_s) / (1.0 + parts[name])
+        cycle_s = max(common_s, min(own_s, left_s / parts[name]))
+        length_s = _length_s(d, parts[name] * cycle_s)
         turns[name] = Turn(length_s, max(cycle_s, length_s))
     return turns
+
+
+def _length_s(demand: Demand, length_s: float) -> float:
+    return min(max(length_s, LEAST_FIXED * demand.fixed_s), demand.target_s)
 
 
 class Turns:
