@@ -74,6 +74,8 @@ def test_rows_are_kept_evenly_along_the_stream_and_partitions_differ() -> None:
     assert same == pytest.approx(0.3**2 + 0.7**2, abs=0.03), "two partitions are independent"
     other = (kept_rows(plan, 0, 0, 10_000) == kept_rows(plan_for(0.3, "row", 8), 0, 0, 10_000)).mean()
     assert other == pytest.approx(0.3**2 + 0.7**2, abs=0.03), "and so are two seeds"
+    further = (kept_rows(plan, 0, 1, 10_001) == kept_rows(plan_for(0.3, "row", 8), 0, 0, 10_000)).mean()
+    assert further == pytest.approx(0.3**2 + 0.7**2, abs=0.03), "also one position further on"
 
 
 def test_the_coins_of_rows_do_not_follow_those_of_their_segment() -> None:

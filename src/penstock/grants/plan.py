@@ -130,10 +130,18 @@ def kept_buckets(plan: Plan, buckets: int) -> npt.NDArray[np.bool_]:
 
 
 def _toss(seed: int, lane: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Uniform numbers below `SCALE`, one for each number: splitmix64's finaliser on (seed, lane, number)."""
+    """Uniform numbers below `SCALE`, one for each number; those of another seed or lane are independent."""
     with np.errstate(over="ignore"):
-        salt = np.uint64((seed * 0x9E3779B97F4A7C15 + lane * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF)
-        z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + salt
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return (z ^ (z >> np.uint64(31))) >> np.uint64(32)
+        # the salt is mixed itself: a sum of seed and number would toss the same coins one position further on
+        salt = _mixed(np.array([(seed * _STEP + lane * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF], np.uint64))
+        return _mixed((numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP) + salt) >> np.uint64(32)
+
+
+_STEP = 0x9E3779B97F4A7C15
+
+
+def _mixed(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
