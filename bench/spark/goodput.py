@@ -39,6 +39,9 @@ QUICK_LOADS = (1.0, 5.0, 20.0)
 DRIFT = 0.25
 """Difference of the capacities before and after a cell, over their mean, above which nobody knows what the
 capacity was meanwhile: it is run again, whatever came out."""
+PROBE_BATCHES = 8
+RATE_PROBES = 3
+"""What is offered is a multiple of the median of so many probes: one alone is off by a tenth."""
 
 
 @bench("goodput", title="rows in time / capacity, target max(2 s, 8 fixed costs)")
@@ -56,23 +59,26 @@ def goodput(run: BenchRun) -> None:
         rig.warm_up(15.0 if run.quick else 30.0)
         fixed_s, target_s = rig.measure_target()
         results: dict[tuple[str, float], list[tuple[Cell, float]]] = defaultdict(list)
-        before, left, again = rig.capacity(), deque(order), 0
+        offered: dict[tuple[str, float], list[float]] = defaultdict(list)
+        probes, left, again = [rig.capacity(PROBE_BATCHES)], deque(order), 0
         while left:
             kind, load = left.popleft()
             run.progress(f"{kind} at {load or 'burst'} x", advance=1)
-            cell = _measure(rig, kind, load, before.rows_per_s)
-            after = rig.capacity()
+            rate_per_s = median([probe.rows_per_s for probe in probes[-RATE_PROBES:]])
+            cell = _measure(rig, kind, load, rate_per_s)
+            before, after = probes[-1], rig.capacity(PROBE_BATCHES)
+            probes.append(after)
             if drift(before, after) > DRIFT and again < len(order) // 2:
                 left.append((kind, load))
                 again += 1
             else:
                 results[kind, load].append((cell, brackets(before, after)))
-            before = after
+                offered[kind, load].append(load * rate_per_s / brackets(before, after))
         run.note(f"{again} cells were run again: the capacities around them differed by over {DRIFT:.0%}")
-        _report(run, results, target_s, fixed_s)
+        _report(run, results, offered, target_s, fixed_s)
         run.progress("error of the results")
         for name, settings in (("uniform", {}), ("freshest", {"settings": {"victims": "oldest"}})):
-            errors = [_error_percent(rig, before.rows_per_s, settings) for _ in range(repeats)]
+            errors = [_error_percent(rig, probes[-1].rows_per_s, settings) for _ in range(repeats)]
             run.row(f"{name}_error_percent_5x", median(errors))
             run.note(f"{name}: mean error of a window's average at 5x: {spread(errors)} %")
 
@@ -122,7 +128,11 @@ def bursts(rig: Rig, capacity_per_s: float) -> Path:
 
 
 def _report(
-    run: BenchRun, results: dict[tuple[str, float], list[tuple[Cell, float]]], target_s: float, fixed_s: float
+    run: BenchRun,
+    results: dict[tuple[str, float], list[tuple[Cell, float]]],
+    offered: dict[tuple[str, float], list[float]],
+    target_s: float,
+    fixed_s: float,
 ) -> None:
     capacities = [capacity for cells in results.values() for _, capacity in cells]
     run.note(
@@ -146,6 +156,8 @@ def _report(
         if kind in ("governed", "freshest"):
             run.row(f"{prefix}p95_to_target_{name}", median(known))
         text = f"{kind} {name}: goodput {spread(goods)}"
+        if load:
+            text += f" of {spread(offered[kind, load])} offered"
         run.note(f"{text}, p95/target {spread(known)}" if known else f"{text}, no batch ended")
     idle = values("governed", 0.1, lambda cell, _: cell.cpu_s)
     plain = values("plain", 0.1, lambda cell, _: cell.cpu_s)

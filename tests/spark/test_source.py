@@ -271,7 +271,7 @@ def test_weights_add_up_to_about_the_rows_they_stand_for(overloaded: Overloaded)
     books = overloaded.offsets[-1].books
     weights = pq.read_table(overloaded.results).column("_weight").to_numpy()
     assert books.sampled > books.admitted
-    # a coin of probability a half or more was tossed for each row: none varies by more than its weight
+    # which segments were opened is known, so only the coins of rows are left, each of its row's weight
     spread = np.sqrt((weights**2).sum())
     assert spread < 0.02 * weights.sum()
     assert weights.sum() == pytest.approx(books.admitted + books.sampled, abs=4.5 * spread)

@@ -26,7 +26,8 @@ class ReadableLog(ReadableStream, Protocol):
 
 
 _FEW_SEGMENTS = 8
-"""Fewer than these expected to open, and weights taken from those that do would lean to large segments."""
+"""So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
+and a result would rest on a few moments of the stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,34 +53,41 @@ def select(log: ReadableLog, offset: Offset) -> list[Selection]:
 
 
 def evened(log: ReadableLog, offset: Offset) -> Plan:
-    """A grant's plan, fitted to the segments that its coins open.
+    """A grant's plan, fitted to its segments and to which of them the coins open.
 
     How many rows these hold varies (by a fifth at twenty times the capacity), and with it a grant's size, its
     delay and every count over its rows. So the coins of rows are set to what was opened, and weights are
-    taken from it: those of a grant then add up to its rows. Where only few segments are expected to open,
-    weights stay one over the chance, which is right on average for any number.
+    taken from it: those of a grant then add up to its rows. Where rows are sampled, so many segments are
+    expected to open that this is sound; where whole segments are and only few open, weights stay one over
+    the chance, which is right on average for any number.
     """
     plan = offset.plan
     if plan.unit == "key" or plan.segment_keep in (0, SCALE):
         return plan
-    segments = rows = opened_rows = 0
-    for p in offset.end:
-        first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
-        headers = log.header_arrays(p, first, end, keys=False)
-        inside = np.minimum(headers.first_position + headers.rows, end) - np.maximum(
-            headers.first_position, first
-        )
-        segments += len(headers)
-        rows += int(inside.sum())
-        opened_rows += int(inside[opened(plan, p, headers.first_position)].sum())
+    spans = [_span(log, offset, p) for p in offset.end]
+    segments = sum(firsts.size for _, firsts, _ in spans)
+    if plan.unit == "row" and segments * plan.segment_keep < _FEW_SEGMENTS * SCALE:
+        keep = plan.keep_probability()
+        opening = min(1.0, _FEW_SEGMENTS / max(1, segments))
+        plan = replace(plan, segment_keep=round(opening * SCALE), row_keep=round(keep / opening * SCALE))
+    rows = sum(int(inside.sum()) for _, _, inside in spans)
+    opened_rows = sum(int(inside[opened(plan, p, firsts)].sum()) for p, firsts, inside in spans)
     if not opened_rows:
         return plan
     row_keep, drawn = plan.row_keep, 0
     if plan.unit == "row":
         row_keep = min(SCALE, max(1, round(plan.keep_probability() * rows / opened_rows * SCALE)))
-    if segments * plan.segment_keep >= _FEW_SEGMENTS * SCALE:
+    if segments * plan.segment_keep >= (_FEW_SEGMENTS - 0.5) * SCALE or plan.segment_keep == SCALE:
         drawn = max(1, round(opened_rows / rows * SCALE))
     return replace(plan, row_keep=row_keep, drawn=drawn)
+
+
+def _span(log: ReadableLog, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
+    """A partition, where its segments of a grant begin, and how many rows of the grant each has."""
+    first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
+    headers = log.header_arrays(p, first, end, keys=False)
+    ends = np.minimum(headers.first_position + headers.rows, end)
+    return p, headers.first_position, ends - np.maximum(headers.first_position, first)
 
 
 def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:
