@@ -25,8 +25,8 @@ WORTH_AT = 0.5
 """Where no other query has work, a batch is worth starting when its oldest row would be done after so much of
 the target."""
 LATEST_AT = 0.9
-"""Where others need the time, batches are put off, and fuller, until one more turn of another would bring
-their oldest row to so much of the target."""
+"""Where others need the time, batches are put off, and fuller, until one of a lower class before them would
+bring their oldest row to so much of the target."""
 
 AHEAD = 0.5
 """Rounds of its queries that a class may be ahead of its weight and still go first if it would be late."""

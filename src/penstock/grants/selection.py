@@ -77,7 +77,7 @@ def evened(log: ReadableLog, offset: Offset) -> Plan:
     row_keep, drawn = plan.row_keep, 0
     if plan.unit == "row":
         row_keep = min(SCALE, max(1, round(plan.keep_probability() * rows / opened_rows * SCALE)))
-    if segments * plan.segment_keep >= (_FEW_SEGMENTS - 0.5) * SCALE or plan.segment_keep == SCALE:
+    if plan.unit == "row" or segments * plan.segment_keep >= _FEW_SEGMENTS * SCALE:
         drawn = max(1, round(opened_rows / rows * SCALE))
     return replace(plan, row_keep=row_keep, drawn=drawn)
 
