@@ -105,6 +105,20 @@ def test_a_plan_is_measured_and_touches_nothing_of_the_pipeline(spark: SparkSess
     assert set(gold["queries"]) == {"find"}
 
 
+def test_a_class_with_a_query_that_failed_is_not_known_to_meet_its_target(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fed(tmp_path / "log" / "others", 600, 20)
+    pipeline = spec(tmp_path)
+    pipeline["queries"]["find"]["sql"] = "SELECT n FROM others WHERE raise_error('bad') IS NULL"
+    plan = plan_pipeline(load_pipeline(pipeline), 8.0, spark=spark)
+    gold = plan["classes"]["gold"]
+    assert set(plan["errors"]) == {"query find"}
+    assert gold["feasible"] is None
+    assert gold["not_measured"] == ["find"]
+    assert any("find is not measured" in sentence for sentence in gold["says"])
+
+
 def test_the_table_of_a_plan_says_which_target_cannot_be_met() -> None:
     cls = {
         "needs": 0.3,

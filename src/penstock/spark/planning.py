@@ -77,7 +77,31 @@ def plan_pipeline(
             log.close()
     if report["plan"] is None:
         raise PenstockError("the control plane answers to the end; got silence; hint: try it again")
-    return {**report["plan"], "seconds": report["seconds"], "errors": report["errors"]}
+    classes = _with_missing(report["plan"]["classes"], config)
+    return {
+        **report["plan"],
+        "classes": classes,
+        "seconds": report["seconds"],
+        "errors": report["errors"],
+    }
+
+
+def _with_missing(classes: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
+    """A query that failed or never began is not measured, and its class's target not known to hold."""
+    completed = dict(classes)
+    for name, query in config.queries.items():
+        cls = completed[query.cls]
+        if name in cls["queries"] or name in cls["not_measured"]:
+            continue
+        says = [s for s in cls["says"] if cls["queries"] or cls["not_measured"]]
+        completed[query.cls] = {
+            **cls,
+            "needs": None,
+            "feasible": None if cls["feasible"] else cls["feasible"],
+            "not_measured": [*cls["not_measured"], name],
+            "says": [*says, f"query {name} is not measured: it failed or did not begin"],
+        }
+    return completed
 
 
 def set_apart(config: PipelineConfig, folder: Path, seconds: float) -> tuple[PipelineConfig, list[PacedLog]]:
