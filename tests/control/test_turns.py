@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.turns import LEAST_FIXED, Demand, Turns, plan_turns
+from penstock.control.turns import LEAST_FIXED, OWED, Demand, Turns, plan_turns
 from penstock.errors import InvalidInputError, UnknownNameError
 
 weights = st.floats(0.1, 100)
@@ -158,7 +158,7 @@ def test_a_turn_that_nobody_else_wanted_is_not_held_against_a_class() -> None:
     for others in ([], ["gold"]):
         spare = turns.begin("bulk", ["bulk", *others])
         assert spare is not bool(others)
-        turns.charge("bulk", 2.0, turns.price("bulk", 2.0, spare=spare))
+        turns.charge("bulk", 2.0, spare=spare)
         waits_s[len(others)] = 0.0
         while turns.next_of(["gold", "bulk"]) == "gold":
             turns.begin("gold", ["gold", "bulk"])
@@ -171,14 +171,42 @@ def test_a_turn_that_nobody_else_wanted_is_not_held_against_a_class() -> None:
 def test_spare_time_gives_no_credit_over_a_class_that_has_used_less_than_its_part() -> None:
     turns = Turns({"gold": 6, "bulk": 4})
     turns.charge("gold", 0.9)
-    turns.charge("bulk", 1.1, turns.price("bulk", 1.1, spare=True))
+    turns.charge("bulk", 1.1, spare=True)
     assert turns.next_of(["gold", "bulk"]) == "gold"
 
 
-def test_what_a_batch_took_far_beyond_its_plan_is_not_held_against_a_class() -> None:
+def test_what_a_batch_took_far_beyond_its_plan_is_paid_with_the_next_ones() -> None:
     turns = Turns({"gold": 9, "bulk": 1})
-    assert turns.price("bulk", 10.0, planned_s=1.0) == pytest.approx(1.5)
-    assert turns.price("bulk", 1.4, planned_s=1.0) == pytest.approx(1.4)
+    turns.charge("bulk", 3.0, planned_s=1.0)
+    assert turns.price("bulk", 0.0, planned_s=1.0) == pytest.approx(1.5)
+    assert turns.price("bulk", 1.4, planned_s=1.0) == pytest.approx(1.5)
+    assert turns.price("bulk", 1.0) == pytest.approx(1.0), "a batch that runs again has no planned length"
+    assert turns.price("bulk", 0.7, planned_s=1.0, spare=True) < 0.7
+    turns.charge("bulk", 0.8, planned_s=1.0)
+    assert turns.price("bulk", 0.1, planned_s=1.0) == pytest.approx(0.1 + 0.8)
+
+
+def test_what_a_machine_took_that_stood_still_is_owed_by_nobody() -> None:
+    turns = Turns({"gold": 9, "bulk": 1})
+    turns.charge("bulk", 100.0, planned_s=1.0)
+    paid = [0.0]
+    while turns.price("bulk", 0.0, planned_s=1.0) > 0.0:
+        paid.append(turns.price("bulk", 0.0, planned_s=1.0))
+        turns.charge("bulk", 0.0, planned_s=1.0)
+    assert sum(paid) == pytest.approx(OWED)
+
+
+def test_shares_hold_where_short_turns_often_take_far_longer_than_planned() -> None:
+    turns = Turns({"gold": 6, "bulk": 4})
+    lengths, used, random = {"gold": 3.0, "bulk": 0.5}, {"gold": 0.0, "bulk": 0.0}, np.random.default_rng(1)
+    while sum(used.values()) < 2000.0:
+        name = turns.next_of(lengths)
+        assert name is not None
+        turns.begin(name, lengths)
+        took_s = lengths[name] + (1.0 if random.uniform() < 0.2 else 0.0)
+        turns.charge(name, took_s, planned_s=lengths[name])
+        used[name] += took_s
+    assert used["gold"] / sum(used.values()) == pytest.approx(0.6, abs=0.01)
 
 
 def test_a_class_that_gets_a_larger_share_does_not_pay_for_its_time_at_the_small_one() -> None:
@@ -212,7 +240,7 @@ def test_wrong_weights_and_names_are_refused() -> None:
 
 def test_learning_is_charged_at_the_highest_weight() -> None:
     turns = Turns({"gold": 6.0, "bronze": 1.0})
-    turns.charge("bronze", 3.0, turns.price("bronze", 3.0, learning=True))
+    turns.charge("bronze", 3.0, learning=True)
     turns.charge("gold", 4.0)
     assert turns.next_of(["gold", "bronze"]) == "bronze"
     assert turns.used_s == {"gold": 4.0, "bronze": 3.0}

@@ -160,8 +160,7 @@ class Governor:
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None
-        took_s = self.timer() - query.lease.began_s
-        self.turns.charge(query.cls, took_s, self._scheduler.price_of(query))
+        self._scheduler.charge(query, query.lease)
         query.granted_s, query.lease = query.lease.began_s, None
 
     # -- questions ------------------------------------------------------------------------------

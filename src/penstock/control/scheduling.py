@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
 from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
-from penstock.control.members import Query
+from penstock.control.members import Lease, Query
 from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 from penstock.policies.scheduling import Candidate, HighestRate
@@ -199,7 +199,7 @@ class Scheduler:
         # a class whose batch is about to end may be next again, with what that batch will have used
         running: dict[str, float] = {}
         for q in ending:
-            running[q.cls] = running.get(q.cls, 0.0) + self.price_of(q)
+            running[q.cls] = running.get(q.cls, 0.0) + self._price_of(q)
         again = {
             q.cls
             for q in ending
@@ -222,12 +222,17 @@ class Scheduler:
             return self._look(query)
         return query.waiting
 
-    def price_of(self, query: Query) -> float:
+    def _price_of(self, query: Query) -> float:
         """What the batch that a query runs has cost its class so far."""
         lease = query.lease
         assert lease is not None
         took_s = self._timer() - lease.began_s
         return self.turns.price(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
+
+    def charge(self, query: Query, lease: Lease) -> None:
+        """Books the batch that a query ran."""
+        took_s = self._timer() - lease.began_s
+        self.turns.charge(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
 
     def _first(
         self,

@@ -45,7 +45,9 @@ LEAST_FIXED = 2.0
 """A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
 
 OVERRUN = 1.5
-"""Times its planned length that a turn counts at most."""
+"""Times its planned length that a turn counts at most; the rest is owed, and counts with the next turns."""
+OWED = 4.0
+"""Planned lengths that a class owes at most: what a machine took that stood still, nobody pays for."""
 
 
 def plan_turns(
@@ -97,6 +99,7 @@ class Turns:
         _check_weights(weights)
         self._weights = dict(weights)
         self._used: dict[str, float] = dict.fromkeys(weights, 0.0)
+        self._owed_s: dict[str, float] = dict.fromkeys(weights, 0.0)
         self.used_s: dict[str, float] = dict.fromkeys(weights, 0.0)
         """Seconds of batch time by class, since the start."""
 
@@ -113,7 +116,7 @@ class Turns:
 
     def remove(self, name: str) -> None:
         """A class is gone."""
-        del self._weights[name], self._used[name], self.used_s[name]
+        del self._weights[name], self._used[name], self._owed_s[name], self.used_s[name]
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -164,30 +167,46 @@ class Turns:
         spare: bool = False,
         learning: bool = False,
     ) -> float:
-        """What time costs a class: seconds / weight, but for what it is not to blame for.
+        """What time costs a class: seconds / weight, with what it owes, but for what it is not to blame for.
 
         Args:
             name: The class.
             seconds: How long.
-            planned_s: How long it was meant to be. What it took beyond one and a half times that, the
-                machine took: a class of low weight would wait for minutes.
+            planned_s: How long it was meant to be. What it took beyond one and a half times that is owed:
+                paid at once, a class of low weight would wait for minutes.
             spare: Whether nobody else wanted the turn. What it uses beyond the others then counts as at the
                 weight of all: who fills a gap would have to pay for it with a long wait.
             learning: Whether it went into learning what a batch costs. That counts as at the highest weight,
                 or a class of low weight would take minutes until it is ready.
         """
-        seconds = min(max(0.0, seconds), OVERRUN * planned_s)
+        seconds = self._counted_s(name, seconds, planned_s, spare or learning)
         weight = max(self._weights.values()) if learning else self._weights[name]
         if not spare:
             return seconds / weight
         behind = max(self._used.values()) - self._used[name]
-        owed_s = min(seconds, behind * weight)
-        return owed_s / weight + (seconds - owed_s) / sum(self._weights.values())
+        paid_s = min(seconds, behind * weight)
+        return paid_s / weight + (seconds - paid_s) / sum(self._weights.values())
 
-    def charge(self, name: str, seconds: float, price: float | None = None) -> None:
-        """Books time that a class used, at its price: that of its weight if nothing else is said."""
-        self._used[name] += self.price(name, seconds) if price is None else price
-        self.used_s[name] += max(0.0, seconds)
+    def _counted_s(self, name: str, seconds: float, planned_s: float, cheap: bool) -> float:
+        """The part of a turn that counts now, with what is owed of earlier ones."""
+        owed_s = 0.0 if cheap or math.isinf(planned_s) else self._owed_s[name]
+        return min(max(0.0, seconds) + owed_s, OVERRUN * planned_s)
+
+    def charge(
+        self,
+        name: str,
+        seconds: float,
+        planned_s: float = math.inf,
+        spare: bool = False,
+        learning: bool = False,
+    ) -> None:
+        """Books time that a class used, at its price. What does not count yet is owed."""
+        seconds = max(0.0, seconds)
+        self._used[name] += self.price(name, seconds, planned_s, spare, learning)
+        self.used_s[name] += seconds
+        if not (spare or learning or math.isinf(planned_s)):
+            owed_s = self._owed_s[name] + seconds - self._counted_s(name, seconds, planned_s, cheap=False)
+            self._owed_s[name] = min(owed_s, OWED * planned_s)
 
 
 def _check_weights(weights: Mapping[str, float]) -> None:
