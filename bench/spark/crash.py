@@ -102,6 +102,7 @@ def _wait_for_proposal(folder: Path) -> None:
                     if b'{"proposed"' in file.read():
                         return
                 sizes[path] = now
+    raise RuntimeError("no plan was written in 10 s: nothing to be killed in between")
 
 
 def _kill_group(driver: subprocess.Popen[str]) -> None:
@@ -149,6 +150,7 @@ def _judge(run: BenchRun, folder: Path, counts: dict[str, int]) -> None:
     run.row("missing_rows", missing)
     run.row("extra_rows", extra)
     run.row("accounting_difference", difference)
+    run.row("orphans", orphans)
     run.note(
         f"kills: {counts['any']} at any moment, {counts['proposed']} between plan and offset commit, "
         f"{counts['control']} of the control plane and then the driver; {grants} grants, {orphans} orphans, "

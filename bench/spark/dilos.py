@@ -14,9 +14,8 @@ import penstock
 from penstock.bench import BenchRun, bench
 from penstock.control.delays import stats
 from penstock.errors import PenstockError
-from penstock.log.open import load_stream
 from penstock.spark.flow import Flow
-from penstock.spark.measured import Batch, batches
+from penstock.spark.measured import Batch
 
 from .rig import Rig, median, spread
 from .twelve import PRIORITIES, Costs, Running, measure, start_all, streams
@@ -83,20 +82,21 @@ def _config(costs: Costs, case: str) -> dict[str, Any]:
 
 def _run_case(rig: Rig, costs: Costs, case: str) -> dict[str, Outcome]:
     measured_s = max(LEAST_S, ROUNDS * costs.round_s)
-    root, logs = streams(rig, costs, READY_S + measured_s + SETTLE_S + SETTLE_ROUNDS * costs.round_s + 30.0)
+    settle_s = max(SETTLE_S, SETTLE_ROUNDS * costs.round_s)
+    root, logs = streams(rig, costs.rates(), READY_S + settle_s + measured_s + 30.0)
     with penstock.attach(rig.spark, {"log": root, **_config(costs, case)}) as flow:
         flow.set_shedding(case != "none")
         running = start_all(rig, flow, case == "sharing", case == "common")
         for log in logs:
             log.begin()
         _await_costs(flow, running)
-        time.sleep(max(SETTLE_S, SETTLE_ROUNDS * costs.round_s))
+        time.sleep(settle_s)
         from_s, before = time.time(), _books(flow)
         time.sleep(measured_s)
         until_s, after = time.time(), _books(flow)
         time.sleep(1.0)  # for Spark's last reports
         _check(running)
-        done = {each.name: _batches(root, each) for each in running}
+        done = {each.name: each.batches(root) for each in running}
     return {
         cls: _outcome([r.name for r in running if r.cls == cls], done, before, after, from_s, until_s)
         for cls in PRIORITIES
@@ -127,15 +127,6 @@ def _books(flow: Flow) -> dict[str, tuple[int, int]]:
     """By query, rows shed and admitted since its start."""
     queries = [q for cls in flow.status()["classes"].values() for q in cls["queries"].values()]
     return {query["name"]: (query["shed"], query["admitted"]) for query in queries}
-
-
-def _batches(root: Any, each: Running) -> list[Batch]:
-    reports = [dict(report) for report in each.query.recentProgress]
-    found = []
-    for source, stream in enumerate(each.sources):
-        with load_stream(root / stream) as log:
-            found += batches(reports, log, source)
-    return found
 
 
 def _outcome(
@@ -186,5 +177,8 @@ def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]], costs:
     for cls in ("class1", "class2"):
         run.row(f"{cls}_loss_percent", max(loss(case, cls) for case in ("dilos", "sharing")))
         run.row(f"{cls}_p95_to_target", max(late(case, cls) for case in ("dilos", "sharing")))
+    if "common" in found:
+        alike = [loss("common", cls) for cls in PRIORITIES]
+        run.row("common_loss_spread", (max(alike) - min(alike)) / max(float(np.mean(alike)), 1e-9))
     run.row("dilos_to_separate_loss", loss("dilos", "class3") / max(loss("separate", "class3"), 1e-9))
     run.row("sharing_to_dilos_loss", loss("sharing", "class3") / max(loss("dilos", "class3"), 1e-9))

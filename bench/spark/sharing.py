@@ -136,11 +136,14 @@ def _background(rig: Rig) -> tuple[float, float, float, float, float]:
             job_s, until_s = job.stop(), time.time()
         done = batches([dict(report) for report in query.recentProgress], log)
     later = [b for b in done if began_s <= b.ended_s < until_s]
+    if not later:
+        raise PenstockError("batches end while the other job runs; got none; hint: see Spark's log")
     late = [i for i, b in enumerate(later[:20], 1) if _p95(b) > rig.target_s]
     recovered = max(late, default=0)
     recovered_s = later[recovered - 1].ended_s if recovered else began_s
     calm = delays(done, from_s, began_s).p95_s or 0.0
-    rest = delays(done, recovered_s + 1e-6, until_s).p95_s or 0.0
+    after = delays(done, recovered_s + 1e-6, until_s).p95_s
+    rest = float("inf") if after is None else after
     rates = [
         sum(b.rows for b in done if low <= b.ended_s < high)
         for low, high in ((from_s, began_s), (began_s, until_s))

@@ -7,19 +7,24 @@ the same stream as class 1's select does: the segment that they can share.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from pyspark.sql.streaming import StreamingQuery
 
+import penstock
+from penstock.errors import PenstockError
+from penstock.log.open import load_stream
 from penstock.log.paced import PacedLog, create_paced
 from penstock.log.protocol import ORIGIN
 from penstock.log.schedule import schedule_constant
 from penstock.spark.capacity import find_batch_rows, probe, warm_up
 from penstock.spark.flow import Flow
+from penstock.spark.measured import Batch, batches
 
 from .rig import SEGMENT_ROWS, Rig, pool_rows
 
@@ -34,6 +39,8 @@ BATCH_S = 1.0
 """Length of the batches in which a row's cost is measured."""
 PROBED_PER_S, PROBED_S = 20_000.0, 400.0
 """Rate and length of the stream on which costs are measured."""
+IDLE_PER_S, IDLE_S, IDLE_FIRST, IDLE_ROUNDS = 500.0, 240.0, 6, 10
+"""The idle round: rows a second of each stream, how long it may take, rounds that do not count, that do."""
 
 
 def digest() -> Column:
@@ -84,20 +91,17 @@ def to_nowhere(result: DataFrame, checkpoint: str, name: str | None = None) -> S
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of the four kinds of query, measured alone and ungoverned.
+    """Of the four kinds of query measured alone and ungoverned, and of all twelve together.
 
     Attributes:
         fixed_s: A micro-batch of 100 rows.
         row_s: What a row of the stream adds, in batches of about `BATCH_S`.
+        round_s: An idle round: from a query's batch to its next while all twelve take turns with few rows.
     """
 
     fixed_s: dict[str, float]
     row_s: dict[str, float]
-
-    @property
-    def round_s(self) -> float:
-        """An idle round: one batch of each of the twelve queries."""
-        return len(PRIORITIES) * sum(self.fixed_s.values())
+    round_s: float
 
     def targets_s(self) -> dict[str, float]:
         return {cls: rounds * self.round_s for cls, rounds in TARGET_ROUNDS.items()}
@@ -138,17 +142,36 @@ def measure(rig: Rig) -> Costs:
         large = find_batch_rows(rig.spark, filled, start, rig.new("large"), BATCH_S, rows, 3)
         fixed_s[kind] = small.batch_s
         row_s[kind] = max(1e-8, (large.batch_s - small.batch_s) / large.batch_rows)
-    return Costs(fixed_s, row_s)
+    return Costs(fixed_s, row_s, _idle_round_s(rig))
 
 
-def streams(rig: Rig, costs: Costs, seconds: float) -> tuple[Path, list[PacedLog]]:
-    """The four streams, in a log of their own; they have not begun."""
+def _idle_round_s(rig: Rig) -> float:
+    """Starts all twelve in one class and nearly without load; each has a turn a round."""
+    root, logs = streams(rig, dict.fromkeys((*PRIORITIES, "events"), IDLE_PER_S), IDLE_S)
+    config = {"classes": {"all": {"target": IDLE_S}}, "capacity": {"policy": "cqc", "batches": "eager"}}
+    with penstock.attach(rig.spark, {"log": root, **config}) as flow:
+        flow.set_shedding(False)
+        running = start_all(rig, flow, sharing=False, one_class=True)
+        for log in logs:
+            log.begin()
+        deadline_s = time.monotonic() + IDLE_S
+        while (rounds := min(each.reported for each in running)) <= IDLE_FIRST + IDLE_ROUNDS:
+            if time.monotonic() > deadline_s:
+                rule = f"{IDLE_FIRST + IDLE_ROUNDS} idle rounds end in {IDLE_S:g} s"
+                raise PenstockError(f"{rule}; got {rounds}; hint: see Spark's log")
+            time.sleep(0.5)
+        ends_s = [each.ends_s(root)[IDLE_FIRST:] for each in running]
+    return float(np.median(np.concatenate([np.diff(ends) for ends in ends_s])))
+
+
+def streams(rig: Rig, rates: Mapping[str, float], seconds: float) -> tuple[Path, list[PacedLog]]:
+    """Streams with so many rows a second each, in a log of their own; they have not begun."""
     root = rig.new("log")
     logs = [
         create_paced(
             root / name, pool_rows(), schedule_constant(rate, seconds, SEGMENT_ROWS), event_time="ts"
         )
-        for name, rate in costs.rates().items()
+        for name, rate in rates.items()
     ]
     return root, logs
 
@@ -165,6 +188,25 @@ class Running:
     @property
     def name(self) -> str:
         return f"{self.cls}_{self.kind}"
+
+    @property
+    def reported(self) -> int:
+        """How many batches Spark has reported."""
+        last = self.query.lastProgress
+        return 0 if last is None else last["batchId"] + 1
+
+    def batches(self, root: Path) -> list[Batch]:
+        """Those that Spark reported, once for each of its sources."""
+        reports = [dict(report) for report in self.query.recentProgress]
+        found = []
+        for source, stream in enumerate(self.sources):
+            with load_stream(root / stream) as log:
+                found += batches(reports, log, source)
+        return found
+
+    def ends_s(self, root: Path) -> list[float]:
+        """When its batches ended."""
+        return sorted({batch.ended_s for batch in self.batches(root)})
 
 
 def start_all(rig: Rig, flow: Flow, sharing: bool, one_class: bool) -> list[Running]:

@@ -18,6 +18,7 @@ from penstock.log.flight import FlightLog
 from penstock.log.paced import create_paced
 from penstock.log.readers import ReaderRegistry
 from penstock.log.schedule import Schedule
+from penstock.log.writer import LogConfig
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -58,6 +59,24 @@ def test_a_reader_is_forgotten_by_name(root: Path, capsys: pytest.CaptureFixture
     assert "did you mean 'fraud'" in capsys.readouterr().err
     assert main(["log", "forget", str(root / "readings"), "fraud"]) == 0
     assert ReaderRegistry(EmbeddedLog(root / "readings")).readers() == []
+
+
+def test_rows_that_every_reader_is_past_are_trimmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = LogConfig(segment_rows=10, file_bytes=200)
+    with EmbeddedLog.create(tmp_path / "readings", SCHEMA, config) as log:
+        for _ in range(20):
+            log.append(pa.record_batch([list(range(10))], schema=SCHEMA))
+        assert main(["log", "trim", str(tmp_path / "readings"), "--json", "-"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["trimmed"] == 0, "no reader, nothing goes"
+        ReaderRegistry(log).advance("fraud", {0: 150})
+    assert main(["log", "trim", str(tmp_path / "readings"), "--json", "-"]) == 0
+    (partition,) = json.loads(capsys.readouterr().out)
+    assert 0 < partition["trimmed"] == partition["first"] <= 150
+    assert partition["end"] == 200
+    assert main(["log", "trim", str(tmp_path / "readings")]) == 0
+    assert "trimmed" in capsys.readouterr().out
 
 
 def test_a_place_that_is_no_log_is_one_line_and_exit_code_2(

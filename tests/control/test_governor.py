@@ -14,6 +14,7 @@ from penstock.control.changing import change_class, remove_class
 from penstock.control.granting import FIRST_ROWS
 from penstock.control.members import Answer, Joining
 from penstock.control.status import status
+from penstock.control.what_if import Feasibility
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import grant_books, select
@@ -301,9 +302,109 @@ def test_a_reader_that_is_gone_stays_in_the_books_and_comes_back_to_them(desk: D
     desk.batch("a")
     desk.governor.leave(desk.connections["a"])
     log.append(rows(10))
-    assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
+    desk.pass_s(60.0)
+    assert desk.rows() == {"offered": 1500, "admitted": 1000, "shed": 0, "waiting": 500}, "as it left"
+    assert status(desk.governor)["classes"]["gold"]["oldest_waiting_s"] < 1.0
     desk.join("a", log)
     assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
+
+
+def test_a_query_that_was_stopped_or_drained_and_comes_back_is_governed_again(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(50))
+    desk.join("a", log)
+    query = desk.governor.queries["a"]
+    query.refused = query.draining = True
+    desk.governor.leave(desk.connections["a"])
+    desk.join("a", log)
+    assert desk.governor.queries["a"] is query
+    assert not query.draining
+    assert desk.ask("a") is not None
+
+
+def learned(desk: Desk, log: EmbeddedLog, reader: str = "a") -> None:
+    """Batches until the query's cost is known: 0.2 s, and 50 us a row."""
+    for size in (100, 100, 100, 1000, 4000, 16_000):
+        log.append(rows(size))
+        desk.pass_s(1.0)
+        desk.batch(reader, took_s=0.2 + size * 50e-6)
+        desk.ask(reader)
+    assert desk.governor.queries[reader].cost.ready
+
+
+def test_a_query_that_another_spark_application_goes_on_with_is_learned_anew(desk: Desk) -> None:
+    log = desk.log("readings")
+    desk.join("a", log)
+    learned(desk, log)
+    query = desk.governor.queries["a"]
+    for driver, ready in (("", True), ("another", False)):
+        for reader in list(desk.governor.readers.values()):
+            desk.governor.leave(reader.connection)
+        joining = Joining("a", "a", "gold", driver=driver)
+        desk.governor.join(joining, log, object(), desk.offsets["a"])
+        assert query.cost.ready is ready
+    assert query.largest_rows == 0
+
+
+def test_rows_of_a_batch_that_was_set_aside_were_not_processed(desk: Desk) -> None:
+    log = desk.log("readings")
+    log.append(rows(50))
+    desk.join("a", log)
+    answer = desk.ask("a")
+    assert answer is not None
+    offset, admitted = desk.proposed("a", answer)
+    assert desk.governor.planned("a", offset, admitted, set_aside=True)
+    plant = desk.governor.classes["gold"].plant
+    assert (plant.admitted_rows, plant.shed_rows) == (0, 0)
+
+
+@pytest.mark.parametrize("manager", ["aloma", "seamless", "ctrl"])
+def test_nothing_of_a_query_is_shed_before_its_cost_is_known_whatever_the_manager(
+    virtual: Any, manager: str
+) -> None:
+    desk = Desk(virtual, {"gold": {"target": "2s", "manager": manager}})
+    log = desk.log("readings")
+    log.append(rows(500))
+    desk.join("a", log)
+    desk.governor.classes["gold"].plant.keep_fraction = 0.2
+    assert desk.batch("a").plan.keeps_all
+
+
+def test_a_manager_begins_with_the_part_of_the_capacity_that_its_class_has(virtual: Any) -> None:
+    told = {"target": "2s", "manager": "ctrl", "priority": 3, "settings": {"headroom": 0.2}}
+    desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma", "priority": 6}, "told": told})
+    scales = {name: governed.plant.capacity_scale for name, governed in desk.governor.classes.items()}
+    assert scales == pytest.approx({"gold": 2 / 3, "told": 1.0})
+    change_class(desk.governor, "told", {"manager": "seamless"})
+    assert desk.governor.classes["told"].plant.capacity_scale == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "warning"),
+    [
+        ("300ms", "class gold: no allocation meets its target of 0.3 s, at least 0"),
+        ("600ms", "class gold: its target of 0.6 s is below the measured floor of 1"),
+    ],
+)
+def test_a_target_that_cannot_be_met_is_said_once_when_costs_are_known(
+    virtual: Any, caplog: pytest.LogCaptureFixture, target: str, warning: str
+) -> None:
+    desk = Desk(virtual, {"gold": {"target": target}})
+    log, feasibility = desk.log("readings"), Feasibility(desk.governor)
+    desk.join("a", log)
+    desk.pass_s(5.0)
+    feasibility.beat()
+    assert caplog.messages == []
+    learned(desk, log)
+    caplog.clear()
+    for _ in range(3):
+        desk.pass_s(5.0)
+        feasibility.beat()
+    assert [message for message in caplog.messages if message.startswith(warning)] == caplog.messages
+    assert len(caplog.messages) == 1
+    found = status(desk.governor)["classes"]["gold"]
+    assert found["feasible"] is (target == "600ms")
+    assert (found["least_target_s"] is None) is (target == "600ms")
 
 
 def test_rows_that_were_trimmed_unread_are_in_the_books_as_shed(desk: Desk) -> None:
@@ -503,7 +604,7 @@ def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(vi
     assert desk.ask("a") is None
     desk.governor.leave(desk.connections["a"])
     remove_class(desk.governor, "gold")
-    assert desk.governor.classes["silver"].plant.capacity_scale == pytest.approx(0.75 / 0.3)
+    assert desk.governor.classes["silver"].plant.capacity_scale == pytest.approx(0.75)
     desk.governor.beat()
     assert desk.governor.turns.weights == pytest.approx({"silver": 0.75, "bulk": 0.25})
     seen = status(desk.governor)
@@ -520,11 +621,7 @@ def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     log = desk.log("readings")
     desk.join("a", log)
     assert desk.governor.floor_s("gold") is None
-    for size in (100, 100, 100, 1000, 4000, 16_000):
-        log.append(rows(size))
-        desk.pass_s(1.0)
-        desk.batch("a", took_s=0.2 + size * 50e-6)
-        assert desk.ask("a") is None
+    learned(desk, log)
     floor_s = desk.governor.floor_s("gold")
     assert floor_s is not None
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
@@ -605,6 +702,7 @@ def test_what_sources_were_told_at_their_start_is_not_changed_later(
 
 
 def test_shedding_inside_the_network_is_refused_on_spark(desk: Desk) -> None:
-    changes = {"manager": "ctrl", "settings": {"shedding": "network"}}
+    changes = {"target": "4s", "priority": 7, "manager": "ctrl", "settings": {"shedding": "network"}}
     with pytest.raises(InvalidInputError, match="on Spark rows are shed at the entry"):
         change_class(desk.governor, "gold", changes)
+    assert desk.governor.classes["gold"].plant.cls.delay_target_s == 2.0, "all of a change or nothing"

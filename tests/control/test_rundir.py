@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from penstock import __version__
 from penstock.control.cycle import Cycle, SafetyLimits, Step
+from penstock.control.recording import LiveRecorder
 from penstock.control.rundir import (
     OBSERVATION_SCHEMA,
     RunDirectory,
@@ -366,3 +367,29 @@ def test_a_run_of_an_older_format_is_still_read(tmp_path: Path, version: int, un
     for before, after in zip(seen, recorded.observations, strict=True):
         assert_equal(before, after)
         assert (after.batch, after.capacity_scale) == (None, 1.0)
+
+
+def test_a_disk_that_is_full_ends_the_record_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", CONFIG, batch_rows=1)
+    recorder = LiveRecorder(run)
+    steps = [
+        Step(observation(id=i), Decision(i, 1.0, "x"), Decision(i, 1.0, "x"), (), False) for i in range(4)
+    ]
+    recorder.record(steps[0])
+
+    def full(step: Step) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run, "record", full)
+    recorder.record(steps[1])
+    recorder.record(steps[2])
+    recorder.record_change("gold", 3, {"manager": "ctrl"})
+    recorder.finish({"kind": "spark"})
+    assert [m for m in caplog.messages if "not recorded any further" in m] == caplog.messages
+    assert len(caplog.messages) == 1
+    found = read_run(tmp_path / "run")
+    assert found.truncated
+    assert len(found.observations) == 1
+    assert json.loads((tmp_path / "run" / "report.json").read_text()) == {"kind": "spark"}

@@ -32,6 +32,24 @@ def again(writer: JournalWriter) -> JournalWriter:
     return JournalWriter(writer.path.parent, "fraud-1")
 
 
+def test_a_planner_that_starts_reads_only_the_end_of_a_long_journal(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = START
+    for seed in range(50):
+        offset = grown(offset, 10, Plan("row", row_keep=SCALE // 2, seed=seed))
+        writer.proposed(offset)
+        assert writer.planned(offset) == 1
+    orphan = grown(offset, 7)
+    writer.proposed(orphan)
+    for tail in (8, 100, 300, 1000, 1 << 20):
+        monkeypatch.setattr("penstock.grants.journal.TAIL_BYTES", tail)
+        after = again(writer)
+        writer = after
+        assert after.planned(offset) >= 2, "it knows that it was planned before"
+        assert list(after._recent) == [50, 51]
+
+
 def test_grants_are_read_back_in_order_with_their_plans(writer: JournalWriter) -> None:
     offset, offsets = START, []
     for seed in range(5):

@@ -150,6 +150,8 @@ def test_rows_with_other_columns_are_refused_and_nothing_is_appended(
 
 
 def test_a_stream_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="not named as metadata; got '_Weight'"):
+        EmbeddedLog.create(tmp_path / "cased", pa.schema([("_Weight", pa.int64())]))
     with pytest.raises(InvalidInputError, match="not named as metadata; got '_sic'"):
         EmbeddedLog.create(tmp_path / "s", pa.schema([("_sic", pa.float64())]))
     with pytest.raises(InvalidInputError, match="key is a column of the stream; got 'nope'"):

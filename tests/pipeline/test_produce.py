@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.pipeline.due import TraceDue
 from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.produce import Progress, play_due, take_files
+from penstock.pipeline.produce import BEAT_S, Progress, play_due, take_files
 from penstock.pipeline.sources import FilesSource
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.produce import ProducerProcess
@@ -53,6 +53,27 @@ def rows_of(log: EmbeddedLog) -> list[dict[str, Any]]:
         for segment in log.headers(p, 0, log.end(p))
         for row in log.read(segment).to_pylist()
     ]
+
+
+def test_a_clock_that_went_back_makes_no_long_wait(tmp_path: Path) -> None:
+    class GoesBack(StoppingAt):
+        waits_s: ClassVar[list[float]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits_s.append(timeout or 0.0)
+            if len(self.waits_s) == 20:
+                self.now_s, self.end_s = self.now_s - 3600, self.now_s - 3599
+            return super().wait(timeout)
+
+    log = EmbeddedLog.create(tmp_path / "readings", SCHEMA, LogConfig())
+    stop, due = GoesBack(1000.0, 1002.0), TraceDue([0.1, 0.2, 0.7], 1.0, 1.0, 1.0, loop=True)
+
+    def make_rows(first: int, count: int) -> pa.RecordBatch:
+        return pa.record_batch([np.arange(first, first + count), [None] * count], schema=SCHEMA)
+
+    play_due(log, due, make_rows, "at", 1000.0, stop, Progress(), clock=lambda: stop.now_s)
+    assert len(stop.waits_s) > 20
+    assert max(stop.waits_s) <= BEAT_S
 
 
 def test_rows_are_stamped_with_the_moment_they_were_due(tmp_path: Path) -> None:

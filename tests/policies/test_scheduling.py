@@ -60,7 +60,7 @@ def test_the_sum_of_shares_does_not_change_and_none_is_negative(name: str, uses:
     assert shares.keys() == {use.name for use in uses}
 
 
-@pytest.mark.parametrize("name", ["absolute", "dilos", "hybrid"])
+@pytest.mark.parametrize("name", SHARING)
 @given(uses=classes(limits=True))
 def test_at_rest_nothing_moves(name: str, uses: list[ClassUse]) -> None:
     policy = capacity_policy(name)
@@ -103,7 +103,7 @@ def test_equals_in_need_have_equal_shares(uses: list[ClassUse]) -> None:
                 assert shares[other.name] <= shares[use.name] + EPS
 
 
-@pytest.mark.parametrize("name", ["absolute", "dilos"])
+@pytest.mark.parametrize("name", ["absolute", "dilos", "hybrid"])
 @given(uses=classes(limits=True))
 def test_limits_on_lending_and_borrowing_hold(name: str, uses: list[ClassUse]) -> None:
     shares, originals = capacity_policy(name).redistribute(uses), original_shares(uses)
@@ -222,30 +222,44 @@ def test_quotas_are_the_shares_of_a_round() -> None:
     assert quotas({"a": 0.6, "b": 0.3, "c": 0.1}, 0.5) == pytest.approx({"a": 0.3, "b": 0.15, "c": 0.05})
 
 
-def test_highest_rate_first_and_nobody_starves() -> None:
-    order = HighestRate()
-    able = [Candidate("slow", 1.0), Candidate("fast", 9.0), Candidate("new", None)]
-    taken = []
-    for _ in range(6):
+def taken(order: HighestRate, able: list[Candidate], turns: int) -> list[str]:
+    keys = []
+    for _ in range(turns):
         key = order.next_of(able)
         assert key is not None
         order.took(key, able)
-        taken.append(key)
-    assert taken == ["new", "fast", "slow"] * 2
-    assert order.next_of([]) is None
+        keys.append(key)
+    return keys
 
 
-@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=60))
-def test_a_query_that_can_run_has_its_turn_before_another_has_two(rounds: list[set[int]]) -> None:
+def test_highest_rate_first_and_nobody_starves() -> None:
+    able = [Candidate("slow", 1.0), Candidate("fast", 9.0), Candidate("faster", 10.0)]
+    assert taken(HighestRate(), able, 6) == ["faster", "fast", "slow"] * 2
+    assert HighestRate().next_of([]) is None
+
+
+def test_queries_whose_rate_is_not_known_have_every_other_turn_until_it_is() -> None:
+    order = HighestRate()
+    able = [Candidate("slow", 1.0), Candidate("fast", 9.0), Candidate("new", None)]
+    assert taken(order, able, 4) == ["new", "fast", "new", "slow"]
+    newer = [*able, Candidate("newer", None)]
+    assert taken(order, newer, 6) == ["newer", "new", "newer", "fast", "new", "slow"]
+    assert taken(HighestRate(), able[2:], 3) == ["new", "new", "new"]
+
+
+@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=60), st.integers(0, 5))
+def test_a_query_that_can_run_has_its_turn_before_another_has_two(rounds: list[set[int]], new: int) -> None:
     order = HighestRate()
     since: dict[str, list[str]] = {}
     for able in rounds:
-        candidates = [Candidate(f"q{i}", float(i)) for i in able]
+        candidates = [Candidate(f"q{i}", float(i) if i < new else None) for i in able]
         key = order.next_of(candidates)
         assert key is not None
         order.took(key, candidates)
         since = {c.key: [*since.get(c.key, []), key] for c in candidates if c.key != key}
-        assert all(others.count(other) <= 2 for others in since.values() for other in others)
+        known = [[other for other in others if int(other[1:]) < new] for others in since.values()]
+        assert all(others.count(other) <= 2 for others in known for other in others)
+        assert all(len(others) <= 20 for others in since.values())
 
 
 def test_wrong_reports_and_names_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,3 +338,19 @@ def test_a_producer_in_another_process_feeds_a_governed_query_over_flight(
         assert query.isActive
         check_books(flow, {"readings": 3000})
     assert Counter(ids(spark.table("over_flight"))) == Counter(range(3000))
+
+
+def test_a_checkpoint_is_refused_on_a_stream_that_was_created_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with create(tmp_path / "readings") as log:
+        fill(log, range(100))
+        with attach(spark, tmp_path) as flow:
+            to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
+            assert flow.drain()
+    shutil.rmtree(tmp_path / "readings")
+    fill(create(tmp_path / "readings"), range(500))
+    with attach(spark, tmp_path) as flow:
+        query = to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
+        assert "a checkpoint goes on with the stream it was begun on" in error_of(query)
+    assert ids(results(spark, tmp_path / "out")) == list(range(100))

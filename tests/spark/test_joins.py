@@ -156,10 +156,26 @@ def test_a_stream_can_be_joined_and_united_with_itself(spark: SparkSession, tmp_
         stream = flow.read_stream("orders", cls="gold").select("id", "k")
         thrice = stream.union(stream.where("id % 2 = 0")).union(stream.where("id % 3 = 0"))
         to_memory(thrice, "thrice")
-        other = flow.read_stream("orders", cls="gold", query="twice").select("id", "k")
-        to_memory(other.alias("a").join(other.alias("b").where("k = 1"), "id").select("id"), "twice")
+        readers = flow.query("twice", cls="gold")
+        one, other = (readers.read_stream("orders").select("id", "k") for _ in range(2))
+        to_memory(one.join(other.where("k = 1"), "id").select("id"), "twice")
         assert flow.drain()
         status = flow.status()["classes"]["gold"]
         assert status["shed"] == 0, "planning a batch for each branch is no failure of it"
     assert len(ids(spark.table("thrice"))) == 1500 + 750 + 500
     assert ids(spark.table("twice")) == [i for i in range(1500) if i % 7 == 1]
+
+
+def test_one_governed_stream_that_is_joined_with_itself_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fill(create(tmp_path / "orders"), range(1500))
+    with penstock.attach(spark, {"log": tmp_path, "classes": {"gold": {"target": "60s"}}}) as flow:
+        stream = flow.read_stream("orders", cls="gold").select("id", "k")
+        query = to_memory(
+            stream.alias("a").join(stream.alias("b").where("k = 1"), "id").select("id"), "itself"
+        )
+        until(lambda: not query.isActive, "the refusal")
+        error = str(query.exception())
+    assert "a query with several governed sources takes its readers from one flow.query" in error
+    assert "orders and orders" in error

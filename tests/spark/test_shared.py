@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.helpers import create, fill, ids, to_memory, until, windows
+from tests.spark.helpers import create, fill, ids, to_files, to_memory, until, windows
 
 import penstock
 from penstock.control.client import ControlClient
+from penstock.errors import InvalidInputError
 from penstock.spark.flow import Flow
 
 if TYPE_CHECKING:
@@ -63,6 +64,61 @@ def test_two_flows_share_a_control_plane_and_one_that_stops_leaves_the_other_gov
         assert ids(spark.table("kept_by_shared")) == list(range(2000))
         assert ids(spark.table("gone_from_shared")) == list(range(1000))
     assert ControlClient(address).request({"op": "status"})["status"]["slots"] == 1, "it outlives them"
+
+
+def test_a_query_that_was_stopped_goes_on_with_its_checkpoint_under_the_next_flow(
+    spark: SparkSession, tmp_path: Path, address: str
+) -> None:
+    log = create(tmp_path / "readings")
+    config = {"log": tmp_path, "classes": CLASSES, "address": address}
+    for last in (1000, 2000):
+        fill(log, range(last - 1000, last))
+        with penstock.attach(spark, config) as flow:
+            frame = flow.read_stream("readings", cls="gold", query="again")
+            query = to_files(frame, tmp_path / "results")
+            assert flow.drain()
+            assert query.isActive
+    assert ids(spark.read.parquet(str(tmp_path / "results" / "results"))) == list(range(2000))
+
+
+def test_a_control_plane_that_nobody_serves_is_noticed_when_a_flow_is_attached(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = {"log": tmp_path, "classes": CLASSES, "address": f"unix://{tmp_path}/nobody"}
+    with pytest.raises(InvalidInputError, match="the control plane at `address` runs before a flow"):
+        penstock.attach(spark, config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"run": "used"}, "a run is recorded in a new or empty directory"),
+        (
+            {"classes": {"gold": {"target": "2s", "manager": "ctrl", "settings": {"shedding": "network"}}}},
+            "on Spark rows are shed at the entry",
+        ),
+    ],
+)
+def test_what_a_control_plane_would_refuse_at_its_start_is_an_error_of_attach(
+    spark: SparkSession, tmp_path: Path, changes: dict[str, Any], rule: str
+) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    config = {"log": tmp_path, "classes": CLASSES, **changes}
+    if "run" in config:
+        config["run"] = tmp_path / config["run"]
+    with pytest.raises(InvalidInputError, match=rule):
+        penstock.attach(spark, config)
+
+
+def test_a_name_that_cannot_be_a_readers_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    create(tmp_path / "readings")
+    with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
+        for name in ("my query", "a/b", "x" * 65, "-a"):
+            with pytest.raises(InvalidInputError, match="a query's name is up to 64 letters"):
+                flow.read_stream("readings", cls="gold", query=name)
+            with pytest.raises(InvalidInputError, match="a query's name is up to 64 letters"):
+                flow.query(name, cls="gold")
 
 
 def test_an_answer_of_a_window_is_known_to_leave_with_the_batch_after_its_rows(

@@ -132,6 +132,12 @@ def table8(run: BenchRun) -> None:
     losses = {case: loss(runs, "class3") for case, runs in results.items()}
     run.row("dilos_to_separate_loss", losses["dilos"] / losses["separate"])
     run.row("sharing_to_dilos_loss", losses["sharing"] / losses["dilos"])
+    run.row("common_to_separate_loss", losses["common"] / losses["separate"])
+    run.row("dilos_to_common_loss", losses["dilos"] / losses["common"])
+    common = [loss(results["common"], cls.name) for cls in CLASSES]
+    run.row("common_loss_spread", (max(common) - min(common)) / float(np.mean(common)))
+    last = CLASSES[-1]
+    run.row("none_class3_to_target", mean_ms(results["none"], last.name) / 1000.0 / last.delay_target_s)
     for cls in ("class1", "class2"):
         worst = max(loss(results[case], cls) for case in ("separate", "dilos", "sharing"))
         run.row(f"{cls}_loss_percent", worst)

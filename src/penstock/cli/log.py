@@ -1,4 +1,4 @@
-"""`penstock log`: what streams there are, who reads them, forgetting a reader that is gone, serving them."""
+"""`penstock log`: what streams there are, who reads them, forgetting readers and rows, serving streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.log.open import load_stream
 from penstock.log.readers import ReaderRegistry
 
 log_app = typer.Typer(
-    help="Look into a stream log: streams, readers; forget a reader; serve it.", no_args_is_help=True
+    help="Look into a stream log: streams, readers; forget a reader, trim; serve it.", no_args_is_help=True
 )
 
 StreamArgument = Annotated[Path, typer.Argument(metavar="STREAM", help="A stream's directory.")]
@@ -81,6 +81,24 @@ def forget_command(
     """Forget a reader that will not come back; rows that only it needed go at the next trim."""
     ReaderRegistry(load_stream(stream)).forget(reader)
     print(f"forgot {reader} of {stream.name}")
+
+
+@log_app.command("trim")
+def trim_command(stream: StreamArgument, json: JsonOption = None, force: ForceOption = False) -> None:
+    """Forget rows that every reader of a stream is past, in whole files.
+
+    A control plane does so every ten seconds for the streams of its queries, if `trim` is on. A stream that
+    no reader is registered for keeps everything.
+    """
+    claim_output(json, force)
+    log = load_stream(stream)
+    before = [log.start(p) for p in range(log.partitions)]
+    left = ReaderRegistry(log).trim()
+    found: list[dict[str, object]] = [
+        {"partition": p, "trimmed": first - before[p], "first": first, "end": log.end(p)}
+        for p, first in left.items()
+    ]
+    _show(found, ("partition", "trimmed", "first", "end"), json)
 
 
 @log_app.command("serve")

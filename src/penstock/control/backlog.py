@@ -77,6 +77,12 @@ def look(readers: Mapping[str, tuple[ReadableStream, Positions]]) -> Waiting:
     return Waiting(stretches, ends)
 
 
+def left_of(log: ReadableStream, positions: Positions) -> tuple[int, float | None]:
+    """Rows after positions, those that a trim took included, and when the oldest that is there arrived."""
+    waiting = look({"": (log, positions)})
+    return sum(end - positions.get(p, 0) for p, end in waiting.ends[""].items()), waiting.oldest_s
+
+
 def _stretch(reader: str, partition: int, headers: HeaderArrays, first: int, end: int) -> Stretch:
     firsts = np.maximum(headers.first_position, first)
     ends = np.minimum(headers.first_position + headers.rows, end)

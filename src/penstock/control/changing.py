@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import ClassConfig
-from penstock.control.classes import check_key, govern
+from penstock.control.classes import check_key, first_scale, govern
 from penstock.control.cycle import SafetyLimits
 from penstock.control.governor import Governor
 from penstock.control.replay import describe_manager
@@ -22,7 +22,6 @@ def change_class(governor: Governor, name: str, changes: Mapping[str, Any]) -> N
     before = governor.governed(name)
     config = before.config.changed(changes, f"class {name}")
     _check_change(governor, name, before.config, config)
-    before.plant.cls = config.query_class(name)
     if config.manager == before.config.manager and config.settings == before.config.settings:
         period_s = config.manager_config().period_s(config.target_s)
         governed = replace(before, config=config, period_s=period_s)
@@ -33,7 +32,8 @@ def change_class(governor: Governor, name: str, changes: Mapping[str, Any]) -> N
         if governor.recorder is not None:
             first = governed.plant.next_id
             governor.recorder.record_change(name, first, describe_manager(config.build_manager()))
-        governed.plant.capacity_scale = 1.0
+        governed.plant.capacity_scale = first_scale(config, governor.capacity.claims[name])
+    before.plant.cls = config.query_class(name)
     governor.classes[name] = governed
     governor.capacity.change(before.plant.cls)
     governor.divide()

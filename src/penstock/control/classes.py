@@ -50,6 +50,11 @@ def govern(
     return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s)
 
 
+def first_scale(config: ClassConfig, claim: float) -> float:
+    """What a fresh manager's headroom is multiplied by: it is that of its class, unless the user gave one."""
+    return 1.0 if "headroom" in config.settings else claim
+
+
 def check_key(sampling: Sampling, log: StreamLog) -> None:
     """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
     if sampling == "key" and log.key_column is None:

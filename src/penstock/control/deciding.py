@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.control.backlog import Waiting, profile
@@ -49,7 +49,8 @@ class Decider:
             if grant is None or not query.cost.ready:
                 grant = Grant(self._clock(), -math.inf, 1.0)
         else:
-            grant = Grant(self._clock(), -math.inf, governed.plant.keep_fraction)
+            keep_fraction = governed.plant.keep_fraction if query.cost.ready else 1.0
+            grant = Grant(self._clock(), -math.inf, keep_fraction)
         if not shedding or query.draining:
             grant = replace(grant, cut_s=self._clock(), shed_before_s=-math.inf, keep_fraction=1.0)
         return grant
@@ -59,29 +60,25 @@ class Decider:
     ) -> None:
         """One turn of a class's cycle; `query` is the one to be granted, if there is one."""
         queries = sorted((q for q in self._queries.values() if q.cls == governed.name), key=lambda q: q.key)
-        waiting_rows = sum(self._look(q).rows for q in queries if q.readers and q is not query)
+        waiting_rows = {q.key: self._look(q).rows for q in queries if q.readers and q is not query}
         if query is not None and query.waiting is not None:
-            waiting_rows += query.waiting.rows
+            waiting_rows[query.key] = query.waiting.rows
         governed.plant.prepare(
             self._clock(),
             self._timer(),
             [q.key for q in queries],
             waiting,
             waiting_rows,
-            self._row_cost_s(queries),
+            {q.key: self._row_cost_s(q) for q in queries if q.cost.ready},
             sum(self._rest_s(q) for q in queries),
             batch,
         )
         governed.cycle.step()
 
-    def _row_cost_s(self, queries: Iterable[Query]) -> float | None:
+    def _row_cost_s(self, query: Query) -> float:
         """Batch time that a row costs in a full batch, the fixed cost shared out."""
-        costs = []
-        for q in queries:
-            if q.cost.ready:
-                length_s = max(self._turn(q).length_s, q.cost.fixed_s * 1.5)
-                costs.append(length_s / max(1.0, q.cost.rows_in(length_s)))
-        return sum(costs) / len(costs) if costs else None
+        length_s = max(self._turn(query).length_s, query.cost.fixed_s * 1.5)
+        return length_s / max(1.0, query.cost.rows_in(length_s))
 
     def _rest_s(self, query: Query) -> float:
         if query.lease is None or not query.cost.ready:

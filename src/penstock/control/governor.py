@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from penstock.config import FlowConfig
-from penstock.control.backlog import Waiting, cut, look
-from penstock.control.classes import GovernedClass, RunRecorder, check_key, govern
+from penstock.control.backlog import Waiting, cut, left_of, look
+from penstock.control.classes import GovernedClass, RunRecorder, check_key, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
 from penstock.control.granting import lease_of, row_limit, same_cut, tick_of, warn_of_late
-from penstock.control.members import Answer, Joining, Lease, Query, Reader
+from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.redistribution import Redistribution
@@ -65,6 +65,7 @@ class Governor:
         for name, cls in config.classes.items():
             plant = ClassPlant(cls.query_class(name), timer())
             self.classes[name] = govern(name, cls, plant, recorder, config.dry_run)
+            plant.capacity_scale = first_scale(cls, self.capacity.claims[name])
         self.queries: dict[str, Query] = {}
         self.readers: dict[str, Reader] = {}
         self.forbidden: dict[str, tuple[str, str, str]] = {}
@@ -112,15 +113,19 @@ class Governor:
         query = self.queries.get(key)
         if query is not None and query.cls != cls:
             raise InvalidInputError(
-                f"query {key} has one class", f"{query.cls} and {cls}", "give all its readers one class"
+                f"query {joining.name} has one class",
+                f"{query.cls} and {cls}",
+                "give all its readers one class",
             )
         if query is None:
-            query = self.queries[key] = Query(key, joining.name, cls, CostModel())
+            query = self.queries[key] = Query(key, joining.name, cls, CostModel(), driver=joining.driver)
             self._memory.recall(query)
+        elif not query.readers:
+            _begins_again(query, joining.driver)
         for other in query.readers.values():
             if joining.slot and other.slot == joining.slot and other.id != offset.reader:
                 raise InvalidInputError(
-                    f"the readers of flow.query({key!r}) are used in one streaming query",
+                    f"the readers of flow.query({joining.name!r}) are used in one streaming query",
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
@@ -152,11 +157,17 @@ class Governor:
             del self.readers[reader.id]
             query = self.queries[reader.query]
             del query.readers[reader.id]
-            query.past[reader.id] = (reader.log, reader.counted)
+            query.past[reader.id] = self.as_it_is(reader)
             query.leader = None
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self._release(query)
+
+    def as_it_is(self, reader: Reader) -> Gone:
+        """A reader's books and what waits for it, as if it left now."""
+        rows, oldest_s = left_of(reader.log, reader.counted.end)
+        age_s = None if oldest_s is None else max(0.0, self.clock() - oldest_s)
+        return Gone(reader.log.name, reader.counted, rows, age_s)
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None
@@ -221,8 +232,14 @@ class Governor:
         """Whether this reader asks first in its query's micro-batches."""
         return self.queries[self.readers[reader_id].query].leader == reader_id
 
-    def planned(self, reader_id: str, offset: Offset, admitted: int) -> bool:
+    def planned(self, reader_id: str, offset: Offset, admitted: int, set_aside: bool = False) -> bool:
         """Spark plans a batch. Without a lease (a batch run again after a restart) it takes a slot first.
+
+        Args:
+            reader_id: Of which reader.
+            offset: Where the batch ends.
+            admitted: Rows that its plan admits.
+            set_aside: Whether the batch failed too often, and runs without them.
 
         Returns:
             Whether it may go on; else the source asks again.
@@ -238,9 +255,10 @@ class Governor:
         if reader_id not in lease.logged:
             lease.answered.add(reader_id)
             lease.logged.add(reader_id)
-            lease.admitted += admitted
+            processed = 0 if set_aside else admitted
+            lease.admitted += processed
             plant = self.classes[query.cls].plant
-            plant.admitted_rows += admitted
+            plant.admitted_rows += processed
             plant.shed_rows += max(0, _rows(offset) - admitted)
         reader.offset = reader.counted = offset
         query.data_since_tick &= not offset.tick
@@ -300,7 +318,7 @@ class Governor:
             for p, end in query.waiting.ends[reader.id].items():
                 rows += max(0, end - reader.seen_end.get(p, 0))
                 reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
-        plant.offered_rows += rows
+        plant.came(query.key, rows)
         query.came(rows, self.timer(), plant.cls.delay_target_s / 2)
         return query.waiting
 
@@ -386,11 +404,18 @@ class Governor:
         return [(str(r.log.directory), self.queries[r.query].cls) for r in self.readers.values()]
 
 
-def _by_itself(before: Reader | None, past: tuple[StreamLog, Offset] | None, offset: Offset) -> int:
+def _begins_again(query: Query, driver: str) -> None:
+    """A query that had stopped is there again; in another Spark application nothing is compiled yet."""
+    query.refused = query.draining = False
+    if driver != query.driver:
+        query.driver, query.cost, query.largest_rows = driver, CostModel(), 0
+
+
+def _by_itself(before: Reader | None, past: Gone | None, offset: Offset) -> int:
     """Grants that a source gave itself while nobody answered, by the numbers of its offsets."""
     if not offset.ungoverned:
         return 0
-    known = before.counted if before is not None else past[1] if past is not None else None
+    known = before.counted if before is not None else past.offset if past is not None else None
     return 1 if known is None else max(0, offset.grant - known.grant)
 
 

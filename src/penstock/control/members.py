@@ -41,6 +41,23 @@ class Reader:
         return self.offset.end
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A reader that is gone, as it was when it left: what arrives later is not for it.
+
+    Attributes:
+        stream: What it read.
+        offset: The last one that Spark had surely logged.
+        waiting: Rows that waited for it.
+        oldest_s: How old the oldest of them was.
+    """
+
+    stream: str
+    offset: Offset
+    waiting: int
+    oldest_s: float | None
+
+
 @dataclass(slots=True)
 class Lease:
     """A grant that a query holds: proposed, then logged, then done with its next question.
@@ -120,8 +137,10 @@ class Query:
     warned_late: bool = False
     closing: tuple[FloatArray, FloatArray] | None = None
     """Arrival times and rows of its last batch, where the watermark they moved closes windows in the next."""
-    past: dict[str, tuple[StreamLog, Offset]] = field(default_factory=dict)
-    """Log and last offset of readers that are gone: they stay in the books."""
+    driver: str = ""
+    """Which driver's Spark runs it."""
+    past: dict[str, Gone] = field(default_factory=dict)
+    """Readers that are gone: they stay in the books."""
 
     def came(self, rows: int, now_s: float, memory_s: float) -> None:
         """Rows have arrived since the last call; their rate is a mean that forgets.
@@ -155,10 +174,12 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Joining:
     """Who joins: `query` is what shares micro-batches, `name` what the user calls it, `slot` which of its
-    readers this is (empty for the only one), `token` which call of `read_stream` made it."""
+    readers this is (empty for the only one), `token` which call of `read_stream` made it, `driver` which
+    Spark application it is of."""
 
     query: str
     name: str
     cls: str
     slot: str = ""
     token: str = ""
+    driver: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from penstock.control.delays import DelayLedger, stats
@@ -31,7 +33,9 @@ class ClassPlant:
         self._clear()
 
     def _clear(self) -> None:
-        self.offered_rows = self.admitted_rows = self.shed_rows = self.departed_rows = 0
+        self.offered: dict[str, int] = {}
+        """Rows by query."""
+        self.admitted_rows = self.shed_rows = self.departed_rows = 0
         self.work_s = self.busy_s = 0.0
         self._delay_s: list[FloatArray] = []
         self._delay_rows: list[FloatArray] = []
@@ -40,6 +44,10 @@ class ClassPlant:
     def mark(self) -> None:
         """Begins a new stretch of measurement beside the one over the whole run."""
         self.marked, self.results_marked = DelayLedger(), DelayLedger()
+
+    def came(self, query: str, rows: int) -> None:
+        """Rows arrived for a query."""
+        self.offered[query] = self.offered.get(query, 0) + rows
 
     def sent_out(self, delays_s: FloatArray, rows: FloatArray) -> None:
         """Answers left, so long after the rows arrived that they had to wait for."""
@@ -65,8 +73,8 @@ class ClassPlant:
         timer_s: float,
         queries: list[str],
         waiting: WaitingRows,
-        waiting_rows: int,
-        cost_s: float | None,
+        waiting_rows: Mapping[str, int],
+        costs_s: Mapping[str, float],
         running_s: float,
         batch: BatchTiming | None,
     ) -> None:
@@ -77,8 +85,9 @@ class ClassPlant:
             timer_s: The same moment on the timer.
             queries: The class's queries, in a fixed order: its outputs.
             waiting: What the grant is for, by arrival.
-            waiting_rows: What waits in the whole class.
-            cost_s: Batch time a row costs in a full batch.
+            waiting_rows: What waits in the whole class, by query.
+            costs_s: By query, batch time that a row costs in a full batch; where it is not known yet, rows
+                count as those of the others.
             running_s: Expected rest of the batches that run.
             batch: What a batch of the query to be granted costs.
         """
@@ -87,8 +96,11 @@ class ClassPlant:
         rows = np.concatenate(self._delay_rows) if self._delay_rows else np.empty(0)
         delays = np.concatenate(self._delay_s) if self._delay_s else np.empty(0)
         outputs = [self._output_s.get(query, (0.0, 0.0)) for query in queries]
-        rate = self.offered_rows / period_s
-        entry_s = waiting_rows * self.keep_fraction * (cost_s or 0.0)
+        offered_s, waiting_s = _load_s(self.offered, costs_s), _load_s(waiting_rows, costs_s)
+        offered_rows, rows_waiting = sum(self.offered.values()), sum(waiting_rows.values())
+        cost_s = None if not costs_s else sum(costs_s.values()) / len(costs_s)
+        if cost_s is not None and offered_rows + rows_waiting:
+            cost_s = (offered_s + waiting_s) / (offered_rows + rows_waiting)
         self.pending = Observation(
             id=self.next_id,
             cls=self.cls.name,
@@ -96,13 +108,13 @@ class ClassPlant:
             period_s=period_s,
             delay_target_s=self.cls.delay_target_s,
             keep_fraction=self.keep_fraction,
-            offered_rows=self.offered_rows,
+            offered_rows=offered_rows,
             admitted_rows=self.admitted_rows,
             shed_rows=self.shed_rows,
             departed_rows=self.departed_rows,
-            waiting_rows=waiting_rows,
-            offered_load=rate * (cost_s or 0.0),
-            queued_load_s=running_s + entry_s,
+            waiting_rows=rows_waiting,
+            offered_load=offered_s / period_s,
+            queued_load_s=running_s + self.keep_fraction * waiting_s,
             network_load_s=running_s,
             cost_per_row_s=cost_s,
             work_s=self.work_s,
@@ -125,3 +137,9 @@ class ClassPlant:
     def apply(self, decision: Decision) -> None:
         self.decision = decision
         self.keep_fraction = decision.keep_fraction
+
+
+def _load_s(rows: Mapping[str, int], costs_s: Mapping[str, float]) -> float:
+    """Batch time of rows, each at the cost of its query (pham2016 eq. 3.1)."""
+    usual_s = sum(costs_s.values()) / len(costs_s) if costs_s else 0.0
+    return sum(count * costs_s.get(query, usual_s) for query, count in rows.items())

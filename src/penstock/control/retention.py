@@ -20,5 +20,5 @@ class Trimmer:
         from penstock.log.readers import ReaderRegistry
 
         self._last_s = self.governor.timer()
-        for log in {reader.log.name: reader.log for reader in self.governor.readers.values()}.values():
+        for log in {reader.log.directory: reader.log for reader in self.governor.readers.values()}.values():
             ReaderRegistry(log).trim()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +78,16 @@ _READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA
 """Of format 3, 2 and 1: each has a column more than the one before."""
 
 
+def check_new(path: Path) -> None:
+    """Refuses a directory that something is in: runs are never overwritten."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InvalidInputError(
+            "a run is recorded in a new or empty directory",
+            path,
+            "runs are never overwritten: name another",
+        )
+
+
 class RunDirectory:
     """Writes a run directory; a `Recorder` for the cycle. Close it, or use it in a `with`."""
 
@@ -102,12 +113,7 @@ class RunDirectory:
             batch_rows: How many observations are written at a time.
         """
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InvalidInputError(
-                "a run is recorded in a new or empty directory",
-                path,
-                "runs are never overwritten: name another",
-            )
+        check_new(path)
         reserved = {"format", "penstock_version"} & set(config)
         if reserved:
             raise InvalidInputError(
@@ -152,6 +158,13 @@ class RunDirectory:
         with self._decisions, self._observations:
             self._write_batch()
             self._batches.close()
+
+    def abandon(self) -> None:
+        """Ends the files where they are: read back, the run is cut off."""
+        self._closed = True
+        for file in (self._decisions, self._observations):
+            with suppress(OSError):
+                file.close()
 
     def __enter__(self) -> RunDirectory:
         return self

@@ -177,36 +177,26 @@ class Scheduler:
 
         What waits is looked at only when there is a turn to be had.
         """
-        now, held = self._timer(), self._held()
-        query.pending_s = now
+        query.pending_s = self._timer()
+        held = self._held()
         ending = [q for q in held if self._ends_soon(q, query)]
-        if len(held) - len(ending) >= self._slots or len(held) > self._slots:
+        if not self._slot_is_free(held, ending):
             return None
-        # who asks when its batch ends would take the slot again before one that waits for it hears of it
-        if any(now - at_s <= STALE_S for at_s in self._replays.values()):
-            return None
-        asking = {q.key: q for q in self._queries.values() if self._asks(q)}
-        waits = {key: self._looked_at(q) for key, q in asking.items()}
-        demands = self.demands(*(q.cls for key, q in asking.items() if waits[key].rows or q.data_since_tick))
-        turns = self._plan(demands)
-        full = len(held) >= self._slots
+        asking = [q for q in self._queries.values() if self._asks(q)]
         # a query whose batch is about to end competes if it has another one's worth of rows waiting
-        returning = {q.key: self._looked_at(q) for q in ending if full and not q.refused}
+        returning = [q for q in ending if len(held) >= self._slots and not q.refused]
+        waits = {q.key: self._looked_at(q) for q in (*asking, *returning)}
+        demands = self.demands(*(q.cls for q in asking if waits[q.key].rows or q.data_since_tick))
+        turns = self._plan(demands)
         latest_s = self._latest_starts_s(turns, ending)
-        wanting = [q for key, q in asking.items() if self._wants(q, waits[key], turns, latest_s)]
+        wanting = [q for q in asking if self._wants(q, waits[q.key], turns, latest_s)]
         if not any(q is query for q in wanting):
             return None
-        # a class whose batch is about to end may be next again, with what that batch will have used
-        running: dict[str, float] = {}
-        for q in ending:
-            running[q.cls] = running.get(q.cls, 0.0) + self._price_of(q)
         again = {
-            q.cls
-            for q in ending
-            if q.key in returning
-            and returning[q.key].rows
-            and self._wants(q, returning[q.key], turns, latest_s)
+            q.cls for q in returning if waits[q.key].rows and self._wants(q, waits[q.key], turns, latest_s)
         }
+        # a class whose batch is about to end may be next again, with what that batch will have used
+        running = self._prices(ending)
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
         cls, able = self._first(wanting, again, running, turns, room_s)
         candidates = [_candidate(q) for q in able]
@@ -215,6 +205,20 @@ class Scheduler:
         self._inside[cls].took(query.key, candidates)
         busy = {q.cls for q in held if q not in ending}
         return Granted(self.turns.begin(cls, {q.cls for q in wanting} | again | busy, running))
+
+    def _slot_is_free(self, held: list[Query], ending: list[Query]) -> bool:
+        """Whether a batch may begin beside those that run; one is about to end at most."""
+        if len(held) - len(ending) >= self._slots or len(held) > self._slots:
+            return False
+        # who asks when its batch ends would take the slot again before one that waits for it hears of it
+        return all(self._timer() - at_s > STALE_S for at_s in self._replays.values())
+
+    def _prices(self, running: list[Query]) -> dict[str, float]:
+        """By class, what the batches that run have cost so far."""
+        prices: dict[str, float] = {}
+        for q in running:
+            prices[q.cls] = prices.get(q.cls, 0.0) + self._price_of(q)
+        return prices
 
     def _looked_at(self, query: Query) -> Waiting:
         """What waits for a query, as it was a moment ago."""

@@ -25,11 +25,12 @@ from penstock.control.client import PREFIX, VERSION, ControlClient, ControlSilen
 from penstock.control.governor import Governor
 from penstock.control.members import Joining, Query
 from penstock.control.memory import CostMemory
+from penstock.control.recording import LiveRecorder
 from penstock.control.replay import describe_manager
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
 from penstock.control.status import closing_report, status
-from penstock.control.what_if import plan
+from penstock.control.what_if import Feasibility, plan
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.offset import Offset
 from penstock.log.open import open_stream
@@ -56,6 +57,7 @@ class ControlServer:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._trimmer = Trimmer(governor)
+        self._feasibility = Feasibility(governor)
         self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -98,6 +100,7 @@ class ControlServer:
             try:
                 self.governor.beat()
                 self._trimmer.beat()
+                self._feasibility.beat()
             except Exception:  # a manager that fails must not take the whole cluster's control with it
                 _log.exception("a periodic decision failed; the previous ones stay in force")
 
@@ -151,7 +154,10 @@ class ControlServer:
                 log = open_stream(message["log"])
                 offset = Offset.from_json(message["offset"])
                 self.governor.join(
-                    Joining(**{k: message[k] for k in ("query", "cls", "name", "slot", "token")}),
+                    Joining(
+                        **{k: message[k] for k in ("query", "cls", "name", "slot", "token")},
+                        driver=message.get("driver", ""),
+                    ),
                     log,
                     connection,
                     offset,
@@ -250,7 +256,8 @@ class ControlServer:
     async def _planned(self, message: Mapping[str, Any]) -> dict[str, Any]:
         offset = Offset.from_json(message["offset"])
         deadline = time.monotonic() + HOLD_S
-        while not self.governor.planned(message["reader"], offset, message["admitted"]):
+        aside = message.get("aside", False)
+        while not self.governor.planned(message["reader"], offset, message["admitted"], aside):
             if time.monotonic() >= deadline:
                 return {"go": False}
             await self._pause()
@@ -274,7 +281,8 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     recorder = None
     if start.get("run"):
         managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
-        recorder = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
+        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
+        recorder = LiveRecorder(run)
     memory = CostMemory(Path(start["memory"])) if start.get("memory") else None
     governor = Governor(config, time.time, time.monotonic, recorder, memory)
     server = ControlServer(start["address"], governor)
@@ -293,8 +301,7 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
         if watching is not None:
             watching.cancel()
         if recorder is not None:
-            recorder.close()
-            recorder.write_report(closing_report(governor))
+            recorder.finish(closing_report(governor))
 
 
 async def _start() -> None:

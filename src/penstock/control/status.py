@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from penstock.control.backlog import look
 from penstock.control.classes import GovernedClass
 from penstock.control.governor import Governor
-from penstock.control.members import Query
+from penstock.control.members import Gone, Query
 from penstock.control.what_if import plan
-from penstock.grants.offset import Books, Offset
-from penstock.log.protocol import StreamLog
 
 PLANNED = ("needs", "feasible", "least_target_s")
 """What of the plan is in the status: whether any allocation meets a class's target, and which it could."""
@@ -71,11 +68,10 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
 
 def _query(governor: Governor, query: Query) -> dict[str, Any]:
     cost = query.cost
-    readers = {
-        **query.past,
-        **{reader.id: (reader.log, reader.counted) for reader in query.readers.values()},
+    each = {
+        **{name: _reader(gone) for name, gone in query.past.items()},
+        **{reader.id: _reader(governor.as_it_is(reader)) for reader in query.readers.values()},
     }
-    each = {name: _reader(governor, *reader) for name, reader in readers.items()}
     ages = [r["oldest_waiting_s"] for r in each.values() if r["oldest_waiting_s"] is not None]
     return {
         "name": query.name,
@@ -91,21 +87,17 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
     }
 
 
-def _reader(governor: Governor, log: StreamLog, offset: Offset) -> dict[str, Any]:
-    waiting = look({offset.reader: (log, offset.end)})
-    oldest_s = waiting.oldest_s
-    books: Books = offset.books
-    ends = waiting.ends[offset.reader]
-    rows = sum(end - offset.end.get(p, 0) for p, end in ends.items())
+def _reader(reader: Gone) -> dict[str, Any]:
+    books = reader.offset.books
     return {
-        "stream": log.name,
-        "offered": books.offered + rows,
+        "stream": reader.stream,
+        "offered": books.offered + reader.waiting,
         "admitted": books.admitted,
         "shed": books.shed,
         "sampled": books.sampled,
         "late": books.late,
         "expired": books.expired,
         "poison": books.poison,
-        "waiting": rows,
-        "oldest_waiting_s": None if oldest_s is None else max(0.0, governor.clock() - oldest_s),
+        "waiting": reader.waiting,
+        "oldest_waiting_s": reader.oldest_s,
     }

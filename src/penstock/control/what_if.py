@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from typing import Any
 
 from penstock.control.governor import Governor
 from penstock.policies.scheduling.need import ClassCost, ClassPlan, QueryCost, plan_capacity
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+
+
+class Feasibility:
+    """Says once of each class that its target cannot be met, or may not be, as soon as costs tell."""
+
+    def __init__(self, governor: Governor) -> None:
+        self._governor = governor
+        self._last_s = governor.timer()
+        self._said: set[tuple[str, float]] = set()
+
+    def beat(self) -> None:
+        if self._governor.timer() - self._last_s < LOOK_EVERY_S:
+            return
+        self._last_s = self._governor.timer()
+        for name, cls in plan(self._governor)["classes"].items():
+            target_s = self._governor.governed(name).plant.cls.delay_target_s
+            floor_s = self._governor.floor_s(name)
+            if cls["not_measured"] or not cls["queries"] or (name, target_s) in self._said:
+                continue
+            if cls["feasible"] is False:
+                self._said.add((name, target_s))
+                _log.warning("class %s: %s", name, cls["says"][-1])
+            elif floor_s is not None and target_s < floor_s:
+                self._said.add((name, target_s))
+                _log.warning(
+                    "class %s: its target of %g s is below the measured floor of %.2f s: it may be missed",
+                    *(name, target_s, floor_s),
+                )
 
 
 def plan(governor: Governor) -> dict[str, Any]:

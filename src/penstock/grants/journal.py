@@ -22,6 +22,8 @@ from typing import Any
 
 from penstock.grants.offset import Offset
 
+TAIL_BYTES = 1 << 16
+
 
 @dataclass(slots=True)
 class Entry:
@@ -47,10 +49,12 @@ class Journal:
 
 def read_journal(path: Path) -> Journal:
     """Reads a journal, whole or cut off."""
+    return _parse(path.read_bytes()) if path.exists() else Journal()
+
+
+def _parse(lines: bytes) -> Journal:
     journal = Journal()
-    if not path.exists():
-        return journal
-    for line in path.read_bytes().split(b"\n"):
+    for line in lines.split(b"\n"):
         if not line:
             continue
         try:
@@ -80,7 +84,7 @@ class JournalWriter:
     def __init__(self, folder: Path, reader: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{reader}.jsonl"
-        self._recent = _recent(read_journal(self.path).entries)
+        self._recent = _recent(self.path)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
             os.write(self._file, b"\n")
@@ -127,6 +131,18 @@ class JournalWriter:
             raise OSError(errno.ENOSPC, "a plan is journaled whole or not answered", str(self.path))
 
 
-def _recent(entries: dict[int, Entry]) -> dict[int, Entry]:
-    """The last two grants: the last may be an orphan, and Spark then goes on from the one before it."""
-    return dict(list(entries.items())[-2:])
+def _recent(path: Path) -> dict[int, Entry]:
+    """The last two grants: the last may be an orphan, and Spark then goes on from the one before it.
+
+    Read from the end: a journal grows for as long as its query is used.
+    """
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        size, tail = file.seek(0, os.SEEK_END), TAIL_BYTES
+        while True:
+            file.seek(max(0, size - tail))
+            entries = _parse(file.read()).entries  # a line that is cut in front cannot be read
+            if len(entries) >= 2 or tail >= size:
+                return dict(list(entries.items())[-2:])
+            tail *= 4

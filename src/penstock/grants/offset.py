@@ -63,6 +63,7 @@ class Offset:
         books: Up to `end`, since the reader began.
         ungoverned: The source granted it to itself because the control plane was silent.
         tick: A grant without rows, which lets Spark close windows.
+        stream: Id of the stream that the positions are of.
     """
 
     reader: str
@@ -74,10 +75,11 @@ class Offset:
     books: Books = Books()
     ungoverned: bool = False
     tick: bool = False
+    stream: str = ""
 
     @classmethod
-    def initial(cls, reader: str, positions: Positions) -> Offset:
-        return cls(reader, positions, positions)
+    def initial(cls, reader: str, positions: Positions, stream: str = "") -> Offset:
+        return cls(reader, positions, positions, stream=stream)
 
     def to_json(self) -> dict[str, Any]:
         encoded: dict[str, Any] = {
@@ -95,6 +97,8 @@ class Offset:
         for name in ("ungoverned", "tick"):
             if getattr(self, name):
                 encoded[name] = True
+        if self.stream:
+            encoded["stream"] = self.stream
         return encoded
 
     @classmethod
@@ -116,6 +120,7 @@ class Offset:
             books=Books(*encoded["books"]),
             ungoverned=encoded.get("ungoverned", False),
             tick=encoded.get("tick", False),
+            stream=encoded.get("stream", ""),
         )
 
     def advanced(

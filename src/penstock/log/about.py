@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,12 +31,16 @@ def check_partition(log: _Partitioned, partition: int) -> None:
 
 
 def write_about(directory: Path, about: dict[str, Any], fill: Callable[[], None]) -> None:
-    """Makes a stream: `fill` makes its files, and with stream.json it is there."""
+    """Makes a stream: `fill` makes its files, and with stream.json it is there.
+
+    Its id tells it from another one that is created later at its place.
+    """
     if (directory / "stream.json").exists():
         raise InvalidInputError("a stream is created once", f"'{directory.name}' exists", "open it instead")
     directory.mkdir(parents=True, exist_ok=True)
     fill()
-    replace_text(directory / "stream.json", json.dumps({"format": FORMAT, **about}, indent=2))
+    described = {"format": FORMAT, "id": uuid.uuid4().hex, **about}
+    replace_text(directory / "stream.json", json.dumps(described, indent=2))
 
 
 def read_about(directory: Path, kind: str | None = None) -> dict[str, Any]:

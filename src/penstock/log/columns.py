@@ -38,7 +38,7 @@ def check_schema(schema: pa.Schema, key: str | None) -> None:
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInputError("a column's name is used once", schema.names, "rename one")
     for name in schema.names:
-        if name in RESERVED_COLUMNS:
+        if name.lower() in RESERVED_COLUMNS:  # Spark does not tell them apart
             raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
     if key is not None and key not in schema.names:
         raise InvalidInputError("the key is a column of the stream", repr(key), f"one of {schema.names}")

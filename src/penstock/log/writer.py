@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.errors import InvalidInputError, PenstockError, UnknownNameError, require_positive
 from penstock.log.compact import compact, known_batches, trimmed_before
 from penstock.log.files import sync_directory
+from penstock.log.hashing import crc32_of
 from penstock.log.index import Index, record_type, seal
 from penstock.log.protocol import ARRIVAL, AppendKey
 from penstock.log.recovery import recover
@@ -243,7 +244,7 @@ def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
 def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
     """Bucket of each key: distinct values are hashed once, by their text, so that any process agrees."""
     encoded = pc.dictionary_encode(values.cast(pa.string()).fill_null(""))
-    hashes = np.array([zlib.crc32(value.encode()) for value in encoded.dictionary.to_pylist()], np.int64)
+    hashes = crc32_of(encoded.dictionary).astype(np.int64)
     return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
 
 

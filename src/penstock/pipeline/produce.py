@@ -133,7 +133,7 @@ def play_due(
                 log.append(rows, progress.batches % log.partitions, None, stamps)
                 done += part_s.size
                 _appended(progress, part_s.size, clock() - began_s - float(part_s[0]))
-        stop.wait(max(0.0, from_s + BEAT_S - (clock() - began_s)))
+        stop.wait(min(max(0.0, from_s + BEAT_S - (clock() - began_s)), BEAT_S))
 
 
 def take_files(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.control.cycle import Cycle, Step
-from penstock.control.redistribution import Redistribution
+from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.errors import PenstockError, require_positive
 from penstock.model import Decision, DelayStats, FloatArray, Observation, QueryClass
 from penstock.policies.load import Manager, manager_config
@@ -144,7 +144,10 @@ def simulate_classes(scenario: ClassesScenario) -> dict[str, ClassResult]:
             assert step is not None
             steps[name].append(step)
         if scenario.managers == "separate":
-            usages = {name: _usage(steps[name][-1], view) for name, view in engine.views.items()}
+            usages = {
+                name: _usage(steps[name][-1], view, scenario.headroom * redistribution.shares[name])
+                for name, view in engine.views.items()
+            }
             scales = redistribution.report(usages)
             if scales is not None:
                 engine.set_quotas(quotas(redistribution.shares, scenario.round_s))
@@ -182,15 +185,18 @@ def _cycles(
     return {name: Cycle(engine.views[name], manager) for name, manager in managers.items()}
 
 
-def _usage(step: Step, view: ClassView) -> float | None:
-    """u_k = L_k / L_Ck, with the capacity as the load manager believes it.
+def _usage(step: Step, view: ClassView, given: float) -> float | None:
+    """u_k = L_k / L_Ck, with the capacity as the load manager believes it, at most what the class is given.
+
+    A manager also learns what its class has of others that run dry, which is no part of its share: with that
+    counted, a class that needs more than its share would seem to have capacity to lend.
 
     L_k is the load in full batches: a class that has more capacity than it needs spends it on small ones, and
     by their cost it would always seem to need it. That its batches grow in a smaller share is what frees
     capacity (pham2016 6.2.2).
     """
     headroom = step.applied.headroom
-    return None if headroom is None else view.full_batch_load / headroom
+    return None if headroom is None else view.full_batch_load / min(headroom, max(given, LEAST_SHARE))
 
 
 def _result(view: ClassView, steps: list[Step], shares: list[dict[str, float]]) -> ClassResult:

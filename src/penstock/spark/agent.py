@@ -17,7 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.config import FlowConfig
+from penstock.control.classes import govern
 from penstock.control.client import PREFIX, ControlClient, ControlSilentError
+from penstock.control.observe import ClassPlant
+from penstock.control.rundir import check_new
 from penstock.errors import PenstockError
 from penstock.spark.source import FORMAT_NAME, SourceOptions
 
@@ -31,19 +34,22 @@ LOOK_EVERY_S = 0.5
 
 
 def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
-    """The governed sources of a query or of a result, from the options in its analysed plan."""
+    """The governed sources of a query or of a result, from the options in its analysed plan.
+
+    A DataFrame that is united with itself is one source to Spark, one that is joined with itself is two.
+    """
     if isinstance(query, DataFrame):
         leaves = query._jdf.queryExecution().analyzed().collectLeaves()
     else:
         leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
-    found = []
+    found = {}
     for i in range(leaves.size()):
         leaf = leaves.apply(i)
         if leaf.getClass().getSimpleName() == "StreamingRelationV2":
             text = leaf.extraOptions().get(FORMAT_NAME)
             if text is not None:
-                found.append(SourceOptions.from_option(text))
-    return found
+                found[text, leaf.output().toString()] = SourceOptions.from_option(text)
+    return list(found.values())
 
 
 def tokens_of(query: StreamingQuery) -> set[str]:
@@ -129,14 +135,24 @@ def _refusal(query: StreamingQuery) -> dict[str, str] | None:
             "got": trigger,
             "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
         }
-    sources = {source.token: source for source in sources_of(query)}.values()
-    if len({source.query if source.slot else source.token for source in sources}) > 1:
+    sources = sources_of(query)
+    slots = {(source.query, source.slot) for source in sources if source.slot}
+    of_one = len({name for name, _ in slots}) == 1 and len(slots) == len(sources)
+    if len(sources) > 1 and not of_one:
         return {  # each would wait for the other's turn inside one micro-batch
-            "rule": "a query with several governed streams takes its readers from one flow.query",
+            "rule": "a query with several governed sources takes its readers from one flow.query",
             "got": " and ".join(sorted(Path(source.stream).name for source in sources)),
             "hint": "readers = flow.query(name, cls=...); readers.read_stream(...) for each",
         }
     return None
+
+
+def _check(config: FlowConfig) -> None:
+    """What the process would refuse is said here: its own message would be lost among Spark's."""
+    for name, cls in config.classes.items():
+        govern(name, cls, ClassPlant(cls.query_class(name), 0.0), None, config.dry_run)
+    if config.run is not None:
+        check_new(config.run)
 
 
 class ControlProcess:
@@ -153,6 +169,7 @@ class ControlProcess:
             "record": {"kind": "spark", "flow": json.loads(config.to_json())},
         }
         self._spawned = 0
+        _check(config)
         self._process = self._spawn()
 
     def _message(self) -> dict[str, Any]:

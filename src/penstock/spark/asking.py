@@ -75,11 +75,23 @@ class Asking:
         with suppress(ControlSilentError):
             self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()})
 
-    def planned(self, offset: Offset, admitted: int) -> None:
-        """Says that Spark plans a batch; waits for a slot if it has none (a batch run again)."""
+    def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> None:
+        """Says that Spark plans a batch; waits for a slot if it has none (a batch run again).
+
+        Args:
+            offset: Where the batch ends.
+            admitted: Rows that its plan admits.
+            set_aside: Whether it failed too often, and runs without them.
+        """
         if not offset.ungoverned:
             self._rows = max(FIRST_ROWS, admitted)
-        message = {"op": "planned", "reader": offset.reader, "offset": offset.to_json(), "admitted": admitted}
+        message = {
+            "op": "planned",
+            "reader": offset.reader,
+            "offset": offset.to_json(),
+            "admitted": admitted,
+            "aside": set_aside,
+        }
         while True:
             try:
                 if self._request(offset, message)["go"]:
@@ -101,9 +113,13 @@ class Asking:
             hello = {
                 "op": "hello",
                 # two queries started from one governed DataFrame are two readers, each a query of its own
-                "query": self.options.query if self.options.slot else offset.reader,
+                # and drivers that share a control plane may call different queries by one name
+                "query": f"{self.options.query}@{self.options.driver}"
+                if self.options.slot
+                else offset.reader,
                 "slot": self.options.slot,
                 "token": self.options.token,
+                "driver": self.options.driver,
                 "name": self.options.query,
                 "cls": self.options.cls,
                 "log": self.options.stream,

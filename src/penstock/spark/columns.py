@@ -39,7 +39,7 @@ def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
 def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
     """What Spark sees: the user's columns, then the metadata columns asked for."""
     for name in user_schema.names:
-        if name in RESERVED_COLUMNS:
+        if name.lower() in RESERVED_COLUMNS:
             raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
     fields = from_arrow_schema(user_schema).fields
     return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])

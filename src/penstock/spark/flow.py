@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -30,6 +31,8 @@ from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
 
 _log = logging.getLogger(__name__)
 
+MOST_LETTERS = 64
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
 LEAVING_S = 10.0
 """Time in which a stopped query's source is gone."""
 
@@ -61,13 +64,27 @@ class Flow:
         if config.address is None:
             self.control = ControlProcess(config)
         self.address = config.address or self.control.address  # type: ignore[union-attr]
+        self.driver = uuid.uuid4().hex[:12]
         self._client = ControlClient(self.address)
         self._lock, self._stopping = threading.Lock(), threading.Lock()
         self._stopped = False
         self._sinks: dict[str, LogStreamSink] = {}
         self._said: dict[str, dict[str, Any]] = {}
         """What was changed since the start: a control plane that replaces a dead one is told again."""
+        if self.control is None:
+            self._check_shared()
         self._agent = Agent(self)
+
+    def _check_shared(self) -> None:
+        """A control plane that is not there would leave every query ungoverned, one warning apart."""
+        try:
+            self.request({"op": "status"})
+        except ControlSilentError as error:
+            raise InvalidInputError(
+                "the control plane at `address` runs before a flow is attached to it",
+                f"{self.address}: {error}",
+                "start it with `penstock control serve`, or leave out `address`",
+            ) from None
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -88,6 +105,7 @@ class Flow:
             query: What to call its query in reports; the stream's name by default.
             starting: A new query begins at the "earliest" row of the log, or with the "latest".
         """
+        _check_name(query or name)
         return self._read(name, cls, metadata, query or name, "", starting)
 
     def query(self, name: str, cls: str) -> QueryReaders:
@@ -98,6 +116,7 @@ class Flow:
             cls: Its class.
         """
         self._check_class(cls)
+        _check_name(name)
         if name in self._names:
             raise InvalidInputError("a query's name is used once", repr(name), "choose another")
         self._names.add(name)
@@ -127,6 +146,7 @@ class Flow:
             starting=starting,
             slot=slot,
             token=uuid.uuid4().hex,
+            driver=self.driver,
         )
         self.tokens.add(options.token)
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
@@ -178,14 +198,10 @@ class Flow:
                 "read them with flow.read_stream or flow.query",
             )
         message = {"op": "share", "stream": str(self.config.log / name), "cls": classes[0]}
+        self.request(message)
         if name in self._sinks:  # a query that is started again
             self._sinks.pop(name).close()
         sink = log_sink(self.config.log / name, result.schema, config, fsync)
-        try:
-            self.request(message)
-        except BaseException:
-            sink.close()
-            raise
         self._said[f"share {name}"] = message
         self._sinks[name] = sink
         return sink
@@ -333,6 +349,16 @@ class Flow:
         """Sends a message to the control plane; see `penstock.control.server`."""
         with self._lock:
             return self._client.request(message)
+
+
+def _check_name(query: str) -> None:
+    """Refuses a name that cannot be part of a reader's, which is a file name in the log."""
+    if not _NAME.fullmatch(query):
+        raise InvalidInputError(
+            f"a query's name is up to {MOST_LETTERS} letters, digits, dots, dashes and underscores",
+            repr(query),
+            "for example fraud-by-account",
+        )
 
 
 class QueryReaders:

@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.control.client import ControlSilentError
-from penstock.control.rundir import REPORT, dump_json
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.control.rundir import REPORT, check_new, dump_json
+from penstock.errors import PenstockError
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
 from penstock.spark.flow import Flow
@@ -36,6 +36,8 @@ from penstock.spark.report import class_report, query_report
 from penstock.spark.session import pipeline_session
 
 STATUS_EVERY_S = 1.0
+PLAN_AFTER_S = 30.0
+"""Rates are as good as they get after so long, or after the longest target if that is shorter."""
 READY_TIMEOUT_S = 180.0
 """For the first batches of all queries, of which the very first one pays for Spark's warm-up."""
 
@@ -100,10 +102,7 @@ def run_pipeline(
 def new_run_directory(path: Path) -> Path:
     """The absolute path of a directory that is not there yet, or is empty: a run is never overwritten."""
     path = path.absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InvalidInputError(
-            "a run is recorded in a new or empty directory", path, "runs are never overwritten: name another"
-        )
+    check_new(path)
     return path
 
 
@@ -219,8 +218,8 @@ class _Running:
     def _say_plan(self) -> None:
         """Once all costs are known and rates had a while: what each class needs, and what cannot be met."""
         assert self.flow is not None
-        longest_s = max(cls.target_s for cls in self.config.classes.values())
-        if self._plan_said or time.monotonic() - self._began_s < longest_s:
+        settled_s = min(max(cls.target_s for cls in self.config.classes.values()), PLAN_AFTER_S)
+        if self._plan_said or time.monotonic() - self._began_s < settled_s:
             return
         plan = self.flow.plan()
         if any(cls["not_measured"] for cls in plan["classes"].values()):

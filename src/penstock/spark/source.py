@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 import uuid
@@ -40,11 +41,14 @@ from penstock.grants.selection import (
     select,
     share_out,
 )
+from penstock.log.about import read_about
 from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
 from penstock.spark.asking import Asking, Given
 from penstock.spark.columns import coalesced, spark_schema, with_metadata
+
+_log = logging.getLogger(__name__)
 
 FORMAT_NAME = "penstock"
 LEAST_TASK_ROWS = 20_000
@@ -72,6 +76,7 @@ class SourceOptions:
         starting: "earliest" or "latest".
         slot: Which of its query's readers it is; empty for a reader that is a query of its own.
         token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
+        driver: Of the flow: which Spark application it is.
     """
 
     stream: str
@@ -89,6 +94,7 @@ class SourceOptions:
     starting: str = "earliest"
     slot: str = ""
     token: str = ""
+    driver: str = ""
 
     def to_option(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -208,6 +214,7 @@ class _Planner:
         sys.excepthook = _quiet_end  # this process belongs to this source alone
         self.options = options
         self.log: StreamLog = open_stream(options.stream)
+        self._stream = str(read_about(Path(options.stream)).get("id", ""))
         self._asking = Asking(options) if options.address else None
         self._journal: JournalWriter | None = None
         self._until: dict[int, int] | None = None
@@ -221,7 +228,17 @@ class _Planner:
     def initial(self) -> Offset:
         at_end = self.options.starting == "latest"
         positions = {p: self.log.end(p) if at_end else self.log.start(p) for p in range(self.log.partitions)}
-        return Offset.initial(f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}", positions)
+        reader = f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}"
+        return Offset.initial(reader, positions, self._stream)
+
+    def _check_stream(self, offset: Offset) -> None:
+        """Positions of one stream mean nothing in another: its rows would be skipped or read as others."""
+        if offset.stream and self._stream and offset.stream != self._stream:
+            raise InvalidInputError(
+                "a checkpoint goes on with the stream it was begun on",
+                f"another one at {self.options.stream}, created since or named instead",
+                "use a new checkpointLocation, or put the stream back",
+            )
 
     def stop_at_present_end(self) -> None:
         self._until = self._ends()
@@ -237,6 +254,7 @@ class _Planner:
 
     def next(self, start: Offset) -> Offset | None:
         """The offset after the next grant; `None` for nothing new."""
+        self._check_stream(start)
         self._shown = start
         self.progress(start)
         if self._until is not None:
@@ -291,16 +309,18 @@ class _Planner:
 
     def tasks(self, offset: Offset) -> list[InputPartition]:
         """The read tasks of a batch that Spark has logged."""
+        self._check_stream(offset)
         selections = self._selections(offset)
         admitted = sum(int(s.kept.sum()) for s in selections)
         journal = self._journal_of(offset)
         if self._attempt is None or self._attempt[0] != offset.grant:
             # Spark plans a batch once for each branch that reads it: only another process is another attempt
             self._attempt = offset.grant, journal.planned(offset)
-        attempt = self._attempt[1]
+        set_aside = 0 < self.options.poison_after < self._attempt[1]
         if self._asking is not None:
-            self._asking.planned(offset, admitted)
-        if 0 < self.options.poison_after < attempt:
+            self._asking.planned(offset, admitted, set_aside)
+        if set_aside:
+            self._say_set_aside(offset, admitted)
             journal.set_aside(offset, admitted)
             if self.options.shed_lane:
                 self._pin(offset.reader, offset.start)
@@ -314,10 +334,31 @@ class _Planner:
             for share in shares
         ]
 
+    def _say_set_aside(self, offset: Offset, rows: int) -> None:
+        where = ", ".join(f"{p}: {offset.start.get(p, 0)} to {end}" for p, end in offset.end.items())
+        _log.warning(
+            "query %s: a batch of %d rows failed %d times and is set aside; stream %s, positions by "
+            "partition %s; they count as poison%s",
+            self.options.query,
+            rows,
+            self.options.poison_after,
+            self.log.name,
+            where,
+            ", and penstock backfill can run them later" if self.options.shed_lane else "",
+        )
+
     def _selections(self, offset: Offset) -> list[Selection]:
         """What a grant opens: known since it was proposed, but for older ones and rows that are gone."""
         if self._selected is not None and self._selected[:2] == (offset, self._starts()):
             return self._selected[2]
+        for p, end in offset.end.items():
+            first, start = max(offset.start.get(p, 0), offset.late.get(p, 0)), self.log.start(p)
+            if start > first and end > first:
+                _log.warning(
+                    "query %s: stream %s, partition %d: positions %d to %d were trimmed before the batch "
+                    "that was to read them ran; its books still count them",
+                    *(self.options.query, self.log.name, p, first, min(start, end)),
+                )
         return select(self.log, offset)
 
     def _starts(self) -> list[int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.errors import InvalidInputError
 from penstock.model import Decision, Expected, FloatArray, Observation
 from penstock.policies.load.base import HeadroomConfig, Manager, wait_for_cost
-from penstock.policies.load.headroom import clamp_headroom, toward_load
+from penstock.policies.load.headroom import toward_load
 from penstock.policies.load.opoint import is_accumulating, refresh_smallest, track_smallest
 
 
@@ -92,7 +92,7 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
     def decide(self, observation: Observation) -> Decision:
         state = self.state
         state.keep_fraction = observation.keep_fraction
-        state.capacity = clamp_headroom(state.capacity * observation.capacity_scale)
+        state.capacity *= observation.capacity_scale
         delay_s, previous_s = self._monitor(observation)
         if observation.cost_per_row_s is None:
             return wait_for_cost(observation, state.capacity)

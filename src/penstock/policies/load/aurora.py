@@ -20,7 +20,9 @@ class AuroraConfig(HeadroomConfig):
 
 @dataclass(slots=True)
 class AuroraState:
-    """Aurora keeps nothing: it is open loop."""
+    """Open loop: only what its share of the capacity was multiplied by."""
+
+    share: float = 1.0
 
 
 class AuroraManager(Manager[AuroraConfig, AuroraState]):
@@ -38,7 +40,8 @@ class AuroraManager(Manager[AuroraConfig, AuroraState]):
     state_type = AuroraState
 
     def decide(self, observation: Observation) -> Decision:
-        headroom = self.config.headroom
+        self.state.share *= observation.capacity_scale
+        headroom = self.config.headroom * self.state.share
         if observation.cost_per_row_s is None:
             return wait_for_cost(observation, headroom)
         allowed_per_s = headroom / observation.cost_per_row_s

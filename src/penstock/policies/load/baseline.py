@@ -29,6 +29,8 @@ class BaselineConfig(HeadroomConfig):
 @dataclass(slots=True)
 class BaselineState:
     inside_rows: float = 0.0
+    share: float = 1.0
+    """What its share of the capacity was multiplied by."""
 
 
 class BaselineManager(Manager[BaselineConfig, BaselineState]):
@@ -46,7 +48,8 @@ class BaselineManager(Manager[BaselineConfig, BaselineState]):
     state_type = BaselineState
 
     def decide(self, observation: Observation) -> Decision:
-        headroom = self.config.headroom
+        self.state.share *= observation.capacity_scale
+        headroom = self.config.headroom * self.state.share
         self.state.inside_rows = advance_inside(self.state.inside_rows, observation)
         if observation.cost_per_row_s is None:
             return wait_for_cost(observation, headroom)

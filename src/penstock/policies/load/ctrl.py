@@ -39,6 +39,8 @@ class CtrlState:
     inside_rows: float = 0.0
     last_error_s: float = 0.0
     last_u_rows: float = 0.0
+    share: float = 1.0
+    """What its share of the capacity was multiplied by."""
 
 
 class CtrlManager(Manager[CtrlConfig, CtrlState]):
@@ -59,7 +61,9 @@ class CtrlManager(Manager[CtrlConfig, CtrlState]):
     state_type = CtrlState
 
     def decide(self, observation: Observation) -> Decision:
-        headroom, gains, state = self.config.headroom, self.config.controller, self.state
+        gains, state = self.config.controller, self.state
+        state.share *= observation.capacity_scale
+        headroom = self.config.headroom * state.share
         state.inside_rows = advance_inside(state.inside_rows, observation)
         if observation.cost_per_row_s is None:
             return wait_for_cost(observation, headroom)

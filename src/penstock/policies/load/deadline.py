@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import InvalidInputError, require_positive
 from penstock.model import BatchTiming, Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
-from penstock.policies.load.headroom import clamp_headroom, from_busy_time
+from penstock.policies.load.headroom import from_busy_time
 
 _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
@@ -98,7 +98,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         config, target_s = self.config, observation.delay_target_s
         memory_s = config.memory_fraction * target_s
         before = self.state.headroom
-        before = None if before is None else clamp_headroom(before * observation.capacity_scale)
+        before = None if before is None else before * observation.capacity_scale
         self.state.headroom = from_busy_time(
             before, observation.work_s, observation.busy_s, observation.period_s, memory_s
         )

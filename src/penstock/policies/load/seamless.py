@@ -14,7 +14,7 @@ from penstock.policies.load.base import (
     wait_for_cost,
 )
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
-from penstock.policies.load.headroom import clamp_headroom, from_converged_delay
+from penstock.policies.load.headroom import from_converged_delay
 
 ANOTHER_CAPACITY = 0.05
 """A capacity that changed by a larger part is another one, and what was measured before is forgotten."""
@@ -75,7 +75,7 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
 
     def decide(self, observation: Observation) -> Decision:
         state, gains = self.state, self.config.controller
-        state.headroom = clamp_headroom(state.headroom * observation.capacity_scale)
+        state.headroom *= observation.capacity_scale
         if abs(observation.capacity_scale - 1.0) > ANOTHER_CAPACITY:
             # delays under the old capacity say nothing about the new one
             state.shedding_periods, state.delay_sum_s = 0, 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.policies.scheduling.base import (
@@ -15,7 +15,7 @@ from penstock.policies.scheduling.base import (
     settle,
     share_out,
 )
-from penstock.policies.scheduling.dilos import Dilos, Reserving
+from penstock.policies.scheduling.dilos import Reserving
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,14 @@ class Hybrid(Reserving):
     name: ClassVar[str] = "hybrid"
 
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
-        originals, total = original_shares(uses), sum(use.share for use in uses)
+        originals, total, wants = original_shares(uses), sum(use.share for use in uses), self.wants(uses)
         first = next(by_priority(uses), [])
         shares = {use.name: kept_back(use, originals[use.name]) for use in uses}
-        hand_out(shares, self.wants(uses), first, total - sum(shares.values()))
-        above = {use.name: shares[use.name] for use in first}
-        rest = [use for use in uses if use.name not in above]
-        if not rest:
-            return settle(above, uses, total - sum(above.values()))
-        left, had = max(0.0, total - sum(above.values())), sum(use.share for use in rest)
-        # DILoS divides what it finds: the shares of the others, brought to what is there for them
-        found = [use.share * left / had if had > 0 else left / len(rest) for use in rest]
-        scaled = [replace(use, share=share) for use, share in zip(rest, found, strict=True)]
-        return {**above, **Dilos(self.reserve_fraction).redistribute(scaled)}
+        left = hand_out(shares, wants, first, total - sum(shares.values()))
+        rest = [use for use in uses if use not in first]
+        there, weight = total - sum(shares[use.name] for use in first), sum(use.priority for use in rest)
+        # what is there for the others is theirs by priority, as far as they want it
+        own = {use.name: min(there * use.priority / weight, wants[use.name]) for use in rest}
+        left = hand_out(shares, own, rest, left)
+        left = hand_out(shares, wants, rest, left)
+        return settle(shares, uses, left)

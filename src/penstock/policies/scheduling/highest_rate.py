@@ -22,23 +22,32 @@ class Candidate:
 class HighestRate:
     """Rounds: each query that can run has one turn a round, in the order of their rates.
 
-    Plain highest rate would minimise the mean delay and starve whoever has a low rate. A query whose rate is
-    not known goes first, for that is how it becomes known.
+    Plain highest rate would minimise the mean delay and starve whoever has a low rate. Queries whose rate is
+    not known go first and have every other turn besides, for that is how it becomes known: in a class that
+    has little of the time, a round of the others may take long.
     """
 
     def __init__(self) -> None:
         self._had_turn: set[str] = set()
+        self._tried: str | None = None
+        """The last query whose rate was not known."""
+        self._tried_last = False
 
     def next_of(self, candidates: Iterable[Candidate]) -> str | None:
         """Whose turn it is; `took` then books it."""
         able = {candidate.key: candidate.rate_per_s for candidate in candidates}
         fresh = able.keys() - self._had_turn or able.keys()
-        unknown = {key for key in fresh if able[key] is None}
-        return min(fresh, key=lambda key: (key not in unknown, -(able[key] or 0.0), key), default=None)
+        unknown = {key for key, rate in able.items() if rate is None}
+        if tries := fresh & unknown or (set() if self._tried_last else unknown):
+            return min(tries, key=lambda key: (key == self._tried, key))
+        return min(fresh, key=lambda key: (-(able[key] or 0.0), key), default=None)
 
     def took(self, key: str, candidates: Iterable[Candidate]) -> None:
         """A query has its turn; a new round begins when all that can run have had theirs."""
-        able = {candidate.key for candidate in candidates}
-        if not able - self._had_turn:
+        able = {candidate.key: candidate.rate_per_s for candidate in candidates}
+        if not able.keys() - self._had_turn:
             self._had_turn.clear()
         self._had_turn.add(key)
+        self._tried_last = able[key] is None
+        if self._tried_last:
+            self._tried = key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from penstock.policies.scheduling.base import ClassUse
@@ -17,12 +17,17 @@ class Strict(Reserving):
     DILoS promises that only to a higher class with no more load than the lower. Here, where a class would
     keep a smaller part of its input than the next lower one, both are given the same part, which may pull in
     their neighbours: pooling of adjacent violators, so no more capacity moves than the guarantee needs.
-    The guarantee goes before `lendable_fraction` of the lower class.
+    The guarantee goes before what classes lend and borrow at most.
     """
 
     name: ClassVar[str] = "strict"
 
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
+        # whoever was pooled keeps no reserve any more, which is more to divide: the second time it is at rest
+        first = self._once(uses)
+        return self._once([replace(use, share=first[use.name]) for use in uses])
+
+    def _once(self, uses: Sequence[ClassUse]) -> dict[str, float]:
         shares = dict(Dilos(self.reserve_fraction).redistribute(uses))
 
         def kept(use: ClassUse) -> float:
