@@ -19,7 +19,7 @@ from penstock.errors import (
     require_fraction,
     require_positive,
 )
-from penstock.model import NO_ROWS, DelayStats, QueryClass, StreamSpec, WaitingRows, reject_duplicates
+from penstock.model import NO_ROWS, DelayStats, QueryClass, WaitingRows, reject_duplicates
 from penstock.policies.load import LOAD_MANAGERS, manager_config
 from penstock.testing import observation
 
@@ -92,28 +92,6 @@ def test_a_class_rejects_nan_wherever_it_wants_a_number(field: str) -> None:
 def test_a_class_may_leave_the_period_to_its_manager() -> None:
     assert QueryClass("gold").period_s is None
     assert QueryClass("gold", period_s=0.5).period_s == 0.5
-
-
-@pytest.mark.parametrize(
-    ("settings", "rule", "got"),
-    [
-        pytest.param({"name": ""}, "a stream needs a name", "''", id="an_empty_name"),
-        pytest.param({"partitions": 0}, "stream readings: partitions must be at least 1", 0, id="none"),
-        pytest.param({"partitions": -3}, "stream readings: partitions must be at least 1", -3, id="negative"),
-    ],
-)
-def test_a_stream_that_breaks_a_rule_is_rejected_with_rule_value_and_hint(
-    settings: dict[str, Any], rule: str, got: object
-) -> None:
-    with pytest.raises(InvalidInputError) as error:
-        StreamSpec(**{"name": "readings", **settings})
-    said = message_of(error)
-    assert said[:2] == (rule, got)
-    assert said[2] in ("for example name: readings", "leave it out for 1")
-
-
-def test_a_stream_has_one_partition_and_no_key_unless_told() -> None:
-    assert (StreamSpec("readings").partitions, StreamSpec("readings").key) == (1, None)
 
 
 def test_names_that_differ_pass_and_a_name_that_occurs_twice_is_named() -> None:

@@ -47,7 +47,7 @@ class Outcome:
 
 @bench("dilos", title="three classes with four queries each, managed in five ways")
 def dilos(run: BenchRun) -> None:
-    repeats = 1 if run.quick else min(run.repeats, 3)
+    repeats = run.times(3)
     cases = ("separate", "dilos", "sharing") if run.quick else CASES
     run.progress("measuring the queries", total=repeats * len(cases))
     found: dict[str, list[dict[str, Outcome]]] = defaultdict(list)

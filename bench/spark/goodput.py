@@ -46,7 +46,7 @@ RATE_PROBES = 3
 
 @bench("goodput", title="rows in time / capacity, target max(2 s, 8 fixed costs)")
 def goodput(run: BenchRun) -> None:
-    repeats = 1 if run.quick else min(run.repeats, 3)
+    repeats = run.times(3)
     loads = QUICK_LOADS if run.quick else LOADS
     peers = (5.0,) if run.quick else PEER_LOADS
     cells = [("governed", load) for load in loads] + [("governed", 0.0)]

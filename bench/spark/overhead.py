@@ -27,7 +27,7 @@ LOW_RATE_PER_S = 5_000.0
 
 @bench("overhead", title="the same query over the same log, governed / ungoverned")
 def overhead(run: BenchRun) -> None:
-    repeats = 2 if run.quick else max(3, min(run.repeats, 5))
+    repeats = max(2, run.times(3))
     run.progress("warming up", total=3 * repeats)
     with Rig() as rig:
         rig.warm_up()
@@ -128,7 +128,7 @@ def _busy_ms(report: dict) -> float:
 
 @bench("drop-cost", title="a dropped row's cost / a processed row's, by whole segments and inside one")
 def drop_cost(run: BenchRun) -> None:
-    repeats = 3 if run.quick else max(5, run.repeats)
+    repeats = max(3, run.times(5))
     processed: dict[Start, list[float]] = {}
     with Rig() as rig:
         run.progress("warming up", total=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ BACKGROUND_S = 45.0
 
 @bench("shares", title="time shares of three saturated classes with weights 6 : 3 : 1")
 def shares(run: BenchRun) -> None:
-    repeats = 1 if run.quick else min(run.repeats, 3)
+    repeats = run.times(3)
     run.progress("warming up", total=repeats)
     results = []
     with Rig() as rig:
@@ -75,7 +76,7 @@ def _asked_s(report: dict) -> float:
 
 @bench("background", title="another job takes half of the CPU from the middle of the run on")
 def background(run: BenchRun) -> None:
-    repeats = 1 if run.quick else min(run.repeats, 3)
+    repeats = run.times(3)
     run.progress("warming up", total=repeats)
     periods, before, after, slowed, taken = [], [], [], [], []
     with Rig() as rig:
@@ -160,30 +161,31 @@ def _p95(batch: Batch) -> float:
 
 @bench("managers", title="all load managers on Spark, the bursty trace at twice the capacity")
 def managers(run: BenchRun) -> None:
-    repeats = 1 if run.quick else min(run.repeats, 3)
+    repeats = run.times(3)
     names = ("deadline", "aloma") if run.quick else LOAD_MANAGER_NAMES
-    run.progress("warming up", total=repeats * len(names))
+    order = [*names] * repeats
+    random.Random(run.seed).shuffle(order)
+    run.progress("warming up", total=len(order))
     results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     with Rig() as rig:
         rig.warm_up()
         rig.measure_target()
         before = rig.capacity()
-        for _ in range(repeats):
-            for name in names:
-                run.progress(name, advance=1)
-                root = bursts(rig, before.rows_per_s)
-                with rig.governed(root, manager=name) as (flow, query):
-                    cell = rig.run_cell(root, query, flow)
-                after = rig.capacity()
-                done = cell.status["classes"]["bench"]
-                results[name].append(
-                    (
-                        cell.goodput(rig.target_s, brackets(before, after)),
-                        (cell.delay().p95_s or 0.0) / rig.target_s,
-                        done["shed"] / max(1, done["shed"] + done["admitted"]),
-                    )
+        for name in order:
+            run.progress(name, advance=1)
+            root = bursts(rig, before.rows_per_s)
+            with rig.governed(root, manager=name) as (flow, query):
+                cell = rig.run_cell(root, query, flow)
+            after = rig.capacity()
+            done = cell.status["classes"]["bench"]
+            results[name].append(
+                (
+                    cell.goodput(rig.target_s, brackets(before, after)),
+                    (cell.delay().p95_s or 0.0) / rig.target_s,
+                    done["shed"] / max(1, done["shed"] + done["admitted"]),
                 )
-                before = after
+            )
+            before = after
     for name in names:
         goods, p95s, losses = zip(*results[name], strict=True)
         run.row(f"{name}_goodput", median(goods))

@@ -60,24 +60,6 @@ class QueryClass:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSpec:
-    """A named input stream and the number of partitions its log has."""
-
-    name: str
-    partitions: int = 1
-    key: str | None = None
-    """Column whose hash groups rows that must be shed together."""
-
-    def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise InvalidInputError("a stream needs a name", repr(self.name), "for example name: readings")
-        if self.partitions < 1:
-            raise InvalidInputError(
-                f"stream {self.name}: partitions must be at least 1", self.partitions, "leave it out for 1"
-            )
-
-
 def reject_duplicates(kind: str, names: Sequence[str]) -> None:
     """Rejects a list of names in which one occurs twice."""
     seen: set[str] = set()

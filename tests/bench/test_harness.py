@@ -391,3 +391,8 @@ def test_loading_leaves_only_the_last_folders_modules_behind(write: Write) -> No
     write("from penstock.bench import bench\n", HEADER)
     load_benches()
     assert "penstock_benches.paper.numbers" not in sys.modules
+
+
+def test_a_bench_with_a_usual_number_of_repeats_does_as_many_as_it_is_asked_for() -> None:
+    assert [BenchRun().times(3), BenchRun(quick=True).times(3), BenchRun(repeats=10).times(3)] == [3, 1, 10]
+    assert BenchRun(quick=True, repeats=2).times(3) == 2

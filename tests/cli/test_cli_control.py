@@ -61,6 +61,30 @@ def test_a_control_plane_is_served_looked_at_and_stopped(
     assert report["classes"]["gold"]["priority"] == 6
 
 
+def test_a_class_is_changed_and_shedding_switched_while_it_runs(
+    flow_file: Path, served: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"unix://{flow_file.parent}/control"
+    assert main(["control", "change", address, "gold", "target=3s", "settings={victims: oldest}"]) == 0
+    assert main(["control", "shedding", address, "off"]) == 0
+    assert capsys.readouterr().out == "changed gold\nshedding is off\n"
+    status = ControlClient(address).request({"op": "status"})["status"]
+    assert status["classes"]["gold"]["target_s"] == 3.0
+    assert status["shedding"] is False
+    config = json.loads(ControlClient(address).request({"op": "config"})["config"])
+    assert config["classes"]["gold"]["settings"] == {"victims": "oldest"}
+    for wrong, rule in (
+        (["change", address, "gold", "target"], "a change has a key and a value"),
+        (["change", address, "gold", "targt=3s"], "did you mean 'target'?"),
+        (["change", address, "silver", "target=3s"], "silver"),
+        (["change", address, "gold", "priority=-1"], "priority"),
+        (["shedding", address, "of"], "did you mean 'off'?"),
+    ):
+        assert main(["control", *wrong]) == 2
+        assert rule in capsys.readouterr().err
+    assert ControlClient(address).request({"op": "status"})["status"]["classes"]["gold"]["target_s"] == 3.0
+
+
 def test_what_cannot_be_served_or_reached_is_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,7 +144,7 @@ def test_a_signal_stops_a_run_and_a_dry_run_sheds_nothing(tmp_path: Path, pipeli
             [],
             "ModuleNotFoundError: No module named 'no_such'",
         ),
-        (("", ""), ["--set", "classes.gold.target"], "--set has a key and a value"),
+        (("", ""), ["--set", "classes.gold.target"], "a change has a key and a value"),
         (("", ""), ["--set", "classes.gold.target=soon"], "classes.gold.target must be a number with a unit"),
         (("", ""), ["--set", "log.x=1"], "log of log.x is a mapping"),
         (("", ""), ["--seconds", "soon"], "--seconds must be a number with a unit"),

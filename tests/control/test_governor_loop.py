@@ -223,8 +223,11 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: A
     cluster.run(30.0)
     assert cluster.governor.capacity.shares["high"] < 0.2
     assert cluster.governor.capacity.claims["high"] == pytest.approx(0.6), "its own, as soon as it needs it"
-    cluster.run(2.0)  # the rest of the cycle in which the burst began, and one that saw all of it
-    assert cluster.governor.capacity.shares["high"] > 0.3
+    before = cluster.governor.capacity.shares
+    while cluster.governor.capacity.shares is before:  # the rest of the cycle in which the burst began
+        cluster.run(0.1)
+    cluster.run(1.0 + 0.1)  # the first one that saw it from its start
+    assert cluster.governor.capacity.shares["high"] > 0.38, "what it needs: it offers 0.45 in smaller batches"
     used_s = dict(cluster.governor.turns.used_s)
     cluster.run(10.0)
     assert cluster.governor.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, "time, not only a number"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,6 +54,35 @@ def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
     alone = plan_turns({"gold": Demand(2.0, 0.3, 1, 0.0)}, shares)["gold"]
     assert (alone.length_s, alone.cycle_s) == (pytest.approx(1.0),) * 2, "who alone has work has all of it"
     assert plan_turns({}, shares) == {}
+
+
+def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turns() -> None:
+    shares, bulk = {"gold": 0.5, "bulk": 0.5}, Demand(2.0, 1.0, 1, 0.0)
+    below = Demand(2.0, 0.4, 2, 0.0, {"light": 0.05, "heavy": 0.35})
+    turn = plan_turns({"gold": below, "bulk": bulk}, shares)["gold"]
+    assert turn.of("light") == pytest.approx(0.10 * turn.cycle_s), "what it asks for and half of what is left"
+    assert turn.of("heavy") == pytest.approx(0.40 * turn.cycle_s), "an equal part would shed half of its rows"
+    above = Demand(2.0, 1.0, 2, 0.0, {"light": 0.2, "heavy": 0.8})
+    turn = plan_turns({"gold": above, "bulk": bulk}, shares)["gold"]
+    assert turn.of("light") == pytest.approx(0.1 * turn.cycle_s), "where it is too much, half of it each"
+    assert turn.of("heavy") == pytest.approx(0.4 * turn.cycle_s)
+    assert turn.of("another") == turn.length_s
+
+
+@given(
+    planned,
+    st.fixed_dictionaries(dict.fromkeys("abcdef", weights)),
+    st.dictionaries(st.sampled_from("pqrs"), st.floats(0.01, 1.0), min_size=1),
+)
+def test_turns_of_unequal_queries_are_in_time_and_no_more_than_the_share(
+    asked: dict[str, Demand], shares: dict[str, float], loads: dict[str, float]
+) -> None:
+    asked = {name: replace(demand, loads=loads, fixed_s=0.0) for name, demand in asked.items()}
+    total = sum(shares[name] for name in asked)
+    for name, turn in plan_turns(asked, shares).items():
+        lengths_s = [turn.of(query) for query in loads]
+        assert turn.cycle_s + max(lengths_s) <= asked[name].target_s * (1 + 1e-9)
+        assert sum(lengths_s) <= shares[name] / total * turn.cycle_s * (1 + 1e-9)
 
 
 def test_a_class_with_more_time_has_fewer_and_longer_turns() -> None:

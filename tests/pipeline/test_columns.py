@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.columns import arrow_schema, parse_type, spark_ddl
+from penstock.pipeline.columns import arrow_schema, parse_type
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,6 @@ def test_a_type_text_means_what_it_means_in_spark(text: str, ddl: str, arrow: pa
     assert parse_type(text) == (ddl, arrow)
 
 
-def test_columns_keep_their_order_and_odd_names_are_quoted() -> None:
+def test_columns_keep_their_order_and_odd_names() -> None:
     columns = {"b": "long", "a `tick`": "string"}
     assert arrow_schema(columns) == pa.schema([("b", pa.int64()), ("a `tick`", pa.string())])
-    assert spark_ddl(columns) == "`b` BIGINT, `a ``tick``` STRING"

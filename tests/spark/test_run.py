@@ -99,6 +99,29 @@ def test_results_can_be_read_by_another_query_of_the_pipeline(spark: SparkSessio
     assert json.loads((tmp_path / "run" / "pipeline.json").read_text())["streams"]["tenths"]
 
 
+def test_a_record_that_cannot_be_written_ends_and_the_queries_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    raw = spec(tmp_path, {"count": query("SELECT count(*) AS found FROM numbers", mode="complete")})
+    report = run(
+        spark,
+        tmp_path,
+        raw,
+        3.0,
+        drain_s=30.0,
+        on_note=notes.append,
+        on_ready=(tmp_path / "run" / "measurements.jsonl").mkdir,  # as a full disk: every write fails
+    )
+    assert report["ok"]
+    assert report["drained"]
+    assert report["queries"]["count"]["admitted"] > 0
+    (said,) = [note for note in notes if "measurements.jsonl" in note]
+    assert said.startswith("measurements.jsonl of the record ends here, the queries go on: ")
+    assert [note for note in notes if note.startswith("control plane: unix://")]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == report
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -149,13 +149,14 @@ def table8(run: BenchRun) -> None:
 @bench("fig5", title="Class 3's congestion reaches class 1 through a shared segment, and not with DILoS")
 def fig5(run: BenchRun) -> None:
     run_s = SETTLE_S
-    grown: dict[str, list[float]] = {"unmanaged": [], "dilos": []}
-    run.progress(total=2 * run.repeats)
+    grown: dict[str, list[float]] = {"unshared": [], "unmanaged": [], "dilos": []}
+    run.progress(total=len(grown) * run.repeats)
     for i in range(run.repeats):
         seed = run.seed + i
+        apart = run_case("none", constant_rates(run_s), seed, run_s)
         shared_only = run_network(qn_a(sharing=True), constant_rates(run_s), "none", "cqc", seed, run_s)
         managed = run_case("sharing", constant_rates(run_s), seed, run_s)
-        for name, results in (("unmanaged", shared_only), ("dilos", managed)):
+        for name, results in (("unshared", apart), ("unmanaged", shared_only), ("dilos", managed)):
             grown[name].append(results["class1"].delay.max_s or 0.0)
             run.progress(advance=1)
     for name, worst in grown.items():

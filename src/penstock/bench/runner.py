@@ -36,12 +36,17 @@ class BenchRun:
         on_progress: Progress | None = None,
     ) -> None:
         self.quick, self.seed, self.plots = quick, seed, plots
-        self.repeats = repeats if repeats is not None else 1 if quick else DEFAULT_REPEATS
+        self._asked = repeats
+        self.repeats = self.times(DEFAULT_REPEATS)
         if self.repeats < 1:
             raise InvalidInputError("repeats must be at least 1", self.repeats, f"{DEFAULT_REPEATS} is usual")
         self._on_progress = on_progress
         self.rows: dict[str, float] = {}
         self.notes: list[str] = []
+
+    def times(self, usual: int) -> int:
+        """Repeats of a measurement with a usual number of its own: what was asked for, else that."""
+        return self._asked if self._asked is not None else 1 if self.quick else usual
 
     def row(self, name: str, value: float) -> None:
         """Reports a measured number under the name that it has in expected.csv."""

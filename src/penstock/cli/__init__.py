@@ -45,7 +45,8 @@ def penstock(
 ) -> None:
     """Overload management for stream processing: shed what must be shed, keep the delay target.
 
-    Start with [bold]penstock demo[/bold], then simulate your own input with [bold]penstock simulate[/bold].
+    Start with [bold]penstock demo[/bold]; then [bold]penstock run[/bold] a pipeline of your own on Spark, or
+    try its input on a simulated engine with [bold]penstock simulate[/bold].
     """
     if version:
         print(f"penstock {__version__}")

@@ -14,6 +14,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from penstock.cli.outputs import claim_output, write_json
+from penstock.cli.run import Changes, changes_of
 from penstock.cli.simulate import output_console, progress_bars
 from penstock.errors import InvalidInputError, MissingExtraError
 from penstock.grants.lane_progress import LaneStore, find_lanes
@@ -66,6 +67,7 @@ def backfill_command(
     ended: Annotated[
         bool, typer.Option("--ended", help="The query will not run again: open windows are final.")
     ] = False,
+    change: Changes = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the same as JSON; - for standard output.")
     ] = None,
@@ -79,7 +81,7 @@ def backfill_command(
     claim_output(json, force)
     console = output_console(json)
     if list_lanes:
-        root = log or (load_pipeline(pipeline).log if pipeline else None)
+        root = log or (load_pipeline(pipeline, changes_of(change)).log if pipeline else None)
         if root is None:
             raise InvalidInputError("--list needs a log", "neither", "give --log ROOT or a pipeline")
         _list(find_lanes(root), console, json, ended)
@@ -90,7 +92,7 @@ def backfill_command(
             "no pipeline" if pipeline is None else "no query",
             "penstock backfill my.yaml --query hot, or --log ROOT --list",
         )
-    config = load_pipeline(pipeline)
+    config = load_pipeline(pipeline, changes_of(change))
     stores = lanes_of(config, query)
     if dry_run:
         _list(stores, console, json, ended)

@@ -19,7 +19,9 @@ from penstock.bench.runner import BenchRun, run_bench
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.errors import InvalidInputError
 
-bench_app = typer.Typer(help="Run the papers' benchmarks and the micro-benchmarks.", no_args_is_help=True)
+bench_app = typer.Typer(
+    help="Run the papers' benchmarks, and those of the Spark plant.", no_args_is_help=True
+)
 
 JsonOption = Annotated[str | None, typer.Option(help="Write the result as JSON; - for standard output.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")]
@@ -50,7 +52,7 @@ def run_command(
     plots: Annotated[Path | None, typer.Option(help="Folder for plots; made if it does not exist.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One repeat, fewer points; marked as such.")] = False,
     repeats: Annotated[
-        int | None, typer.Option(help="Repeats of each measurement, 5 if not given, 1 if quick.")
+        int | None, typer.Option(help="Repeats of each measurement; 5 (3 on Spark) if not given, 1 if quick.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first repeat.")] = 0,
     force: ForceOption = False,

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.cli.run import Changes, changes_of
 from penstock.control.identify import (
     DelaySeries,
     Identification,
@@ -122,6 +123,7 @@ def calibrate(network: Network, headroom_true: float, seed: int = 0) -> Calibrat
 
 
 def calibrate_command(
+    context: typer.Context,
     network: Annotated[str, typer.Option(help="Query network: flat, complex or borealis.")] = "flat",
     headroom_true: Annotated[
         float, typer.Option(help="The simulated machine's headroom, which the fit should find.")
@@ -134,6 +136,7 @@ def calibrate_command(
     query: Annotated[
         str | None, typer.Option(help="Which query; the only one by default.", show_default=False)
     ] = None,
+    change: Changes = None,
     json: Annotated[str | None, typer.Option(help="Write the result as JSON; - for standard output.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG of measured and modelled delay.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
@@ -146,8 +149,9 @@ def calibrate_command(
     """
     claim_output(json, force)
     claim_output(plot, force)
+    _check_options(context, pipeline)
     if pipeline is not None:
-        _calibrate_spark(pipeline, query, json)
+        _calibrate_spark(pipeline, query, changes_of(change), json)
         return
     from penstock.sim import networks
 
@@ -173,15 +177,30 @@ def calibrate_command(
         console.print(f"plot: {plot}", highlight=False, soft_wrap=True)
 
 
-def _calibrate_spark(pipeline: Path, query: str | None, json: str | None) -> None:
+def _check_options(context: typer.Context, pipeline: Path | None) -> None:
+    """An option that belongs to the other plant would be ignored without a word."""
+    others = ("query", "change") if pipeline is None else ("network", "headroom_true", "seed", "plot")
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = {"change": "--set"}.get(name, f"--{name.replace('_', '-')}")
+            wanted = (
+                "with --pipeline" if pipeline is None else "without --pipeline: it is of a simulated plant"
+            )
+            raise InvalidInputError(f"{option} is given {wanted}", option, "leave it out")
+
+
+def _calibrate_spark(pipeline: Path, query: str | None, changes: dict[str, Any], json: str | None) -> None:
     from penstock.pipeline.load import load_pipeline
 
-    config = load_pipeline(pipeline)
+    config = load_pipeline(pipeline, changes)
     try:
         from penstock.spark.calibrate import calibrate_query
+        from penstock.spark.run import importable
     except ImportError as missing:
         raise MissingExtraError("calibrating Spark", "pyspark", "spark") from missing
-    with Console(stderr=True).status("Starting Spark"):
+    progress = Console(stderr=True).status("Starting Spark, then probing in small and large batches")
+    with progress, importable(pipeline.absolute().parent):
         found = calibrate_query(config, query)
     table = Table(title=f"query {found.query}", title_justify="left", show_header=False)
     for name, value in asdict(found).items():

@@ -1,20 +1,27 @@
-"""`penstock control`: a control plane that several drivers share, and a look at one that runs."""
+"""`penstock control`: a control plane that several drivers share; a look at one that runs, changes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.cli.run import changes_of
 from penstock.config import load_flow_config
-from penstock.errors import InvalidInputError
+from penstock.errors import InvalidInputError, UnknownNameError
 
 control_app = typer.Typer(
-    help="Serve a control plane that several drivers share; look at one that runs.", no_args_is_help=True
+    help="Serve a control plane that several drivers share; look at one that runs, and change it.",
+    no_args_is_help=True,
 )
+
+Address = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="unix:///path, as `penstock run` prints it or flow.address.")
+]
 
 
 @control_app.command("serve")
@@ -53,20 +60,56 @@ def serve_command(
 
 @control_app.command("status")
 def status_command(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="unix:///path, as in flow.address.")],
+    address: Address,
     json: Annotated[str | None, typer.Option(help="Write the same as JSON; - for standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
     """Show every class of a running control plane: rows, delays against targets, shares, reasons."""
-    from penstock.control.client import ControlClient
     from penstock.spark.report import live_table
 
     claim_output(json, force)
-    client = ControlClient(address)
-    try:
-        status = client.request({"op": "status"})["status"]
-    finally:
-        client.close()
+    status = _request(address, {"op": "status"})["status"]
     Console(stderr=json == STDOUT).print(live_table(status, f"control plane at {address}"))
     if json is not None:
         write_json(json, status)
+
+
+@control_app.command("change")
+def change_command(
+    address: Address,
+    cls: Annotated[str, typer.Argument(metavar="CLASS", help="Which class.")],
+    changes: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="target=3s, priority=8, manager=aloma, ...")
+    ],
+) -> None:
+    """Change a class while its queries run: target, priority, manager and settings, sampling, limits.
+
+    Keys are those of a class in the file. All of them, or an error and nothing. What a control plane was told
+    this way is gone when it ends; a driver whose own one dies tells the next one only what it changed itself.
+    """
+    found = _request(address, {"op": "change", "cls": cls, "changes": changes_of(changes)})
+    floor = (
+        "" if found["floor_s"] is None else f"; the least target it could meet is {found['floor_s']:.2f} s"
+    )
+    print(f"changed {cls}{floor}")
+
+
+@control_app.command("shedding")
+def shedding_command(
+    address: Address, on: Annotated[str, typer.Argument(metavar="on|off", help="Whether rows are shed.")]
+) -> None:
+    """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
+    if on not in ("on", "off"):
+        raise UnknownNameError("switch", on, ("on", "off"))
+    _request(address, {"op": "shedding", "on": on == "on"})
+    print(f"shedding is {on}")
+
+
+def _request(address: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    from penstock.control.client import ControlClient
+
+    client = ControlClient(address)
+    try:
+        return client.request(message)
+    finally:
+        client.close()

@@ -121,11 +121,13 @@ def changes_of(texts: Sequence[str] | None) -> dict[str, Any]:
 def _change(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InvalidInputError("--set has a key and a value", repr(text), "--set classes.gold.target=3s")
+        raise InvalidInputError(
+            "a change has a key and a value", repr(text), "KEY=VALUE, e.g. classes.gold.target=3s"
+        )
     try:
         return key.strip(), yaml.safe_load(value)
     except yaml.YAMLError:
-        raise InvalidInputError("--set has a value of YAML", repr(value), "quote it") from None
+        raise InvalidInputError("a change has a value of YAML", repr(value), "quote it") from None
 
 
 @contextmanager

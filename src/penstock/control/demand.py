@@ -35,19 +35,24 @@ def demands_of(
         known = [q for q in mine if q.cost.ready]
         fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
         count = max(1, len(busy))
-        # what a query that is still being learned will ask for, nobody knows
-        load = min(sum(_load(q, target_s, age_s) for q in known), float(count))
-        demands[name] = Demand(target_s, load if all(q.cost.ready for q in busy) else None, count, fixed_s)
+        loads = {q.key: _load(q, q.rate_per_s, target_s, age_s) for q in known}
+        loads = {key: load for key, load in loads.items() if load > 0.0}
+        burst = sum(_load(q, max(q.rate_per_s, q.burst_per_s), target_s, age_s) for q in known)
+        if not all(q.cost.ready for q in busy):  # what one that is still being learned asks for, nobody knows
+            demands[name] = Demand(target_s, None, count, fixed_s)
+            continue
+        load, burst = (min(sum_, float(count)) for sum_ in (sum(loads.values()), burst))
+        demands[name] = Demand(target_s, load, count, fixed_s, loads, burst)
     return demands
 
 
-def _load(query: Query, target_s: float, age_s: Callable[[float], float | None]) -> float:
+def _load(query: Query, rate_per_s: float, target_s: float, age_s: Callable[[float], float | None]) -> float:
     """Batch time that a query asks for in a second, in batches as full as its target allows.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
     """
     between_s = FULL_AT * target_s
-    rows, over_s = query.rate_per_s * between_s, between_s
+    rows, over_s = rate_per_s * between_s, between_s
     if query.lease is None and query.waiting is not None and query.waiting.oldest_s is not None:
         rows += query.waiting.rows
         over_s += min(age_s(query.waiting.oldest_s) or 0.0, between_s)

@@ -163,6 +163,11 @@ class Governor:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self._release(query)
 
+    def config_now(self) -> FlowConfig:
+        """The configuration with the changes that were made since the start."""
+        classes = {name: governed.config for name, governed in self.classes.items()}
+        return self.config.model_copy(update={"classes": classes})
+
     def as_it_is(self, reader: Reader) -> Gone:
         """A reader's books and what waits for it, as if it left now."""
         rows, oldest_s = left_of(reader.log, reader.counted.end)

@@ -95,6 +95,8 @@ class Lease:
 
 RATE_EVERY_S = 0.1
 """A rate over a shorter time would say how rows are bunched."""
+BURST = 8.0
+"""So many times faster than the usual rate that of the last moments forgets."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,8 @@ class Query:
     """No more grants: it is being stopped."""
     rate_per_s: float = 0.0
     """Rows that arrive for it, a mean that forgets."""
+    burst_per_s: float = 0.0
+    """The same, of the last moments."""
     rated_s: float | None = None
     """When that was last computed."""
     unrated_rows: int = 0
@@ -156,8 +160,9 @@ class Query:
         passed_s = now_s - self.rated_s
         if passed_s < RATE_EVERY_S:
             return
-        weight = 1.0 - math.exp(-passed_s / memory_s)
-        self.rate_per_s += weight * (self.unrated_rows / passed_s - self.rate_per_s)
+        seen_per_s = self.unrated_rows / passed_s
+        self.rate_per_s += (1.0 - math.exp(-passed_s / memory_s)) * (seen_per_s - self.rate_per_s)
+        self.burst_per_s += (1.0 - math.exp(-passed_s * BURST / memory_s)) * (seen_per_s - self.burst_per_s)
         self.rated_s, self.unrated_rows = now_s, 0
 
 

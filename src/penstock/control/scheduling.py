@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
@@ -127,7 +127,7 @@ class Scheduler:
         age_s = self._age_s(waiting.oldest_s)
         if age_s is None and quiet_s >= target_s / 2:
             return True
-        if waiting.rows >= query.cost.rows_in(turns[query.cls].length_s):
+        if waiting.rows >= query.cost.rows_in(turns[query.cls].of(query.key)):
             return True
         if query.key in latest_s:
             return latest_s[query.key] <= 0.0
@@ -311,10 +311,11 @@ class Scheduler:
 
     def turn(self, query: Query) -> Turn:
         """How long a grant of this query may be, among the classes that have work."""
-        return self.turn_of(query.cls)
+        turn = self.turn_of(query.cls)
+        return replace(turn, length_s=turn.of(query.key))
 
     def turn_of(self, cls: str) -> Turn:
-        """The same for any query of a class."""
+        """The turns of a class."""
         return self._plan(self.demands(cls))[cls]
 
     def _plan(self, demands: Mapping[str, Demand]) -> dict[str, Turn]:
@@ -327,7 +328,7 @@ class Scheduler:
         return plan_turns(demands, shares, self._parallel)
 
     def redistribute(self, passed_s: float) -> Mapping[str, float]:
-        """Divides the time anew, by what the classes ask for now, or usually if that is more.
+        """Divides the time anew, by what the classes ask for in a burst, or usually if that is more.
 
         Args:
             passed_s: Since the last time.
@@ -348,7 +349,7 @@ class Scheduler:
             weight = 1.0 - math.exp(-passed_s / demand.target_s)
             usual = self._loads.get(name, demand.load)
             self._loads[name] = usual + weight * (demand.load - usual)
-            usages[name] = max(demand.load, self._loads[name]) / self._parallel / share
+            usages[name] = max(demand.burst, self._loads[name]) / self._parallel / share
         self._capacity.report(usages)
         claims = {name: max(claim, LEAST_SHARE) for name, claim in self._capacity.claims.items()}
         self.turns.set_weights(claims)
@@ -372,8 +373,8 @@ class Scheduler:
 def _batch_s(query: Query, turn: Turn) -> float:
     """How long a query's next batch would be: its turn, or less if few rows wait."""
     if not query.cost.ready or query.waiting is None:
-        return turn.length_s
-    return min(turn.length_s, query.cost.batch_s(query.waiting.rows))
+        return turn.of(query.key)
+    return min(turn.of(query.key), query.cost.batch_s(query.waiting.rows))
 
 
 def _candidate(query: Query) -> Candidate:

@@ -101,6 +101,8 @@ class ControlServer:
                 self.governor.beat()
                 self._trimmer.beat()
                 self._feasibility.beat()
+            except OSError as error:
+                _log.warning("costs were not written, or rows not trimmed; decisions go on: %s", error)
             except Exception:  # a manager that fails must not take the whole cluster's control with it
                 _log.exception("a periodic decision failed; the previous ones stay in force")
 
@@ -143,7 +145,11 @@ class ControlServer:
             return await self._do(connection, message)
         except InvalidInputError as error:
             return {"error": {"rule": error.rule, "got": str(error.got), "hint": error.hint}}
-        except (ValueError, KeyError, TypeError, AttributeError, PenstockError) as error:
+        except PenstockError as error:
+            return {
+                "error": {"rule": "the control plane can do it", "got": str(error), "hint": "see its log"}
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             return {
                 "error": {"rule": "a message is well formed", "got": repr(error), "hint": "see client.py"}
             }
@@ -175,6 +181,8 @@ class ControlServer:
                 return {"plan": plan(self.governor)}
             case "status":
                 return {"status": status(self.governor)}
+            case "config":
+                return {"config": self.governor.config_now().to_json()}
             case "change":
                 change_class(self.governor, message["cls"], message["changes"])
                 return {"floor_s": self.governor.floor_s(message["cls"])}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import UnknownNameError, require_positive
 
@@ -25,20 +25,35 @@ class Demand:
             if its queries' costs are not known yet.
         queries: How many of its queries have input.
         fixed_s: The fixed cost of one of its batches.
+        loads: By query, its part of the load; empty if not all are known.
+        burst: The load by what came in the last moments, if that is more.
     """
 
     target_s: float
     load: float | None
     queries: int
     fixed_s: float
+    loads: Mapping[str, float] = field(default_factory=dict)
+    burst: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How long a grant of a class may be, and how long after it the query's next one begins."""
+    """How long a grant of a class may be, and how long after it the query's next one begins.
+
+    Attributes:
+        length_s: Of a query that asks for as much as the others of its class.
+        cycle_s: From grant to grant.
+        lengths_s: By query, where it is known what each asks for.
+    """
 
     length_s: float
     cycle_s: float
+    lengths_s: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, query: str) -> float:
+        """How long a grant of a query may be."""
+        return self.lengths_s.get(query, self.length_s)
 
 
 LEAST_FIXED = 2.0
@@ -55,10 +70,11 @@ def plan_turns(
 ) -> dict[str, Turn]:
     """Lengths of turns such that a row that just missed one is still in time after the next.
 
-    With share e_k of the time and n_k queries, a query of class k gets e_k / n_k of each cycle C. A row waits
-    at most C for its turn and e_k C / n_k for its batch, so if all classes had their turns in one cycle it
-    would be the longest with C (1 + e_k / n_k) <= target for every class. A class whose target leaves more
-    has a longer cycle of its own, and so fewer and fuller batches, as long as
+    A class has the share e_k of the time, and its query q the part p_q of each cycle C: what it asks for and
+    an equal part of what is left over, or all the same fraction of what they ask for where that is too much.
+    A row waits at most C for its turn and p_q C for its batch, so if all classes had their turns in one cycle
+    it would be the longest with C (1 + p_q) <= target for every query. A class whose target leaves more has a
+    longer cycle of its own, and so fewer and fuller batches, as long as
 
     - its rows are in time even if the longest turn of another class comes before theirs, and
     - its turns are not longer than what another class leaves free of the common cycle.
@@ -72,7 +88,9 @@ def plan_turns(
         return {}
     total = sum(shares[name] for name in demands)
     shares = {name: parallel * shares[name] / total for name in demands}
-    parts = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
+    equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
+    by_query = {name: _parts(d.loads, shares[name]) for name, d in demands.items()}
+    parts = {name: max(by_query[name].values(), default=equal[name]) for name in demands}
     alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
     longest_s = {name: _length_s(d, parts[name] * alone_s[name]) for name, d in demands.items()}
     common_s = min(alone_s.values())
@@ -83,9 +101,19 @@ def plan_turns(
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
         own_s = (d.target_s - before_s) / (1.0 + parts[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
-        length_s = _length_s(d, parts[name] * cycle_s)
-        turns[name] = Turn(length_s, max(cycle_s, length_s))
+        lengths_s = {query: _length_s(d, part * cycle_s) for query, part in by_query[name].items()}
+        length_s = _length_s(d, equal[name] * cycle_s)
+        longest = max(lengths_s.values(), default=length_s)
+        turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
     return turns
+
+
+def _parts(loads: Mapping[str, float], share: float) -> dict[str, float]:
+    """By query, its part of the time that a class has."""
+    asked = sum(loads.values())
+    if asked >= share:
+        return {query: min(share * load / asked, 1.0) for query, load in loads.items()}
+    return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
 
 
 def _length_s(demand: Demand, length_s: float) -> float:

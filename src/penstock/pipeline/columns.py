@@ -1,4 +1,4 @@
-"""A stream's columns: type texts as in Spark's DDL, as pyarrow types and as DDL again."""
+"""A stream's columns: type texts as in Spark's DDL, as pyarrow types."""
 
 from __future__ import annotations
 
@@ -53,9 +53,3 @@ def parse_type(text: str) -> tuple[str, pa.DataType]:
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
     """The columns as a pyarrow schema; all may be null, as in Spark's DDL."""
     return pa.schema([pa.field(name, parse_type(text)[1]) for name, text in columns.items()])
-
-
-def spark_ddl(columns: Mapping[str, str]) -> str:
-    """The columns as Spark's DDL, names quoted."""
-    quoted = {name: name.replace("`", "``") for name in columns}
-    return ", ".join(f"`{quoted[name]}` {parse_type(text)[0]}" for name, text in columns.items())

@@ -79,7 +79,7 @@ class Producer:
 
     def __init__(self, name: str, config: StreamConfig, directory: Path, seed: int) -> None:
         self.name, self.config, self.progress = name, config, Progress()
-        self.log = EmbeddedLog(directory)
+        self.log = EmbeddedLog(directory, config.fsync)
         nothing = pa.RecordBatch.from_pylist([], schema=self.log.user_schema)
         for partition in range(self.log.partitions):  # takes the locks: another producer is said at the start
             self.log.append(nothing, partition)

@@ -20,7 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from penstock.config import FlowConfig, Place
 from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
-from penstock.pipeline.columns import arrow_schema, parse_type, spark_ddl
+from penstock.log.writer import Fsync
+from penstock.pipeline.columns import arrow_schema, parse_type
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -51,6 +52,7 @@ class StreamConfig(Part):
     )
     partitions: int = Field(1, ge=1, description="log partitions, 1 or more")
     key: str | None = Field(None, description="column whose rows are shed together")
+    fsync: Fsync = Field("never", description="when rows reach the disk: never, interval or always")
     source: Annotated[AnySource, BeforeValidator(kind_only)] = Field(
         LogSource(), description="{kind: replay}, generator, log or files with its settings"
     )
@@ -114,10 +116,6 @@ class StreamConfig(Part):
     def arrow_schema(self) -> pa.Schema | None:
         """The user's columns; `None` where the log knows them."""
         return None if self.columns is None else arrow_schema(self.columns)
-
-    def spark_ddl(self) -> str | None:
-        """The user's columns in Spark's DDL; `None` where the log knows them."""
-        return None if self.columns is None else spark_ddl(self.columns)
 
 
 def _check_values(values: Mapping[str, ColumnValues], columns: Mapping[str, str]) -> None:

@@ -159,7 +159,7 @@ class ClassView:
         self._cost_s = np.where(ran, s.work_s / np.maximum(s.rows_in, 1), self._cost_s)
         self._selectivity = np.where(ran, s.rows_out / np.maximum(s.rows_in, 1), self._selectivity)
         self._coefficients = self._coefficients_of(self._cost_s)
-        self._full_batch_cost_s = self._cost_s * self._full_to_measured()
+        self._full_batch_cost_s = np.maximum(0.0, self._cost_s - self._saved_s())
 
     def set_targets(self, targets: Sequence[tuple[float, float]]) -> None:
         """(from_s, delay_target_s) steps that change the target while running."""
@@ -193,16 +193,11 @@ class ClassView:
         downstream = self._engine.network.downstream_in_class
         return load_coefficients(cost_s, self._selectivity, downstream)
 
-    def _full_to_measured(self) -> FloatArray:
-        """What full batches would save of each operator's cost, by how many it had."""
+    def _saved_s(self) -> FloatArray:
+        """What full batches would save of each operator's cost a row, by how many it had."""
         s, network = self._engine.state, self._engine.network
-        each_s = np.array([op.cost_s for op in network.operators])
-        full_s = s.rows_in * (each_s + network.turn_cost_s / network.batch_rows)
-        return np.where(
-            s.rows_in > 0,
-            full_s / np.maximum(s.rows_in * each_s + s.batches * network.turn_cost_s, 1e-30),
-            1.0,
-        )
+        beyond = s.batches / np.maximum(s.rows_in, 1) - 1.0 / network.batch_rows
+        return np.where(s.rows_in > 0, network.turn_cost_s * np.maximum(0.0, beyond), 0.0)
 
     @property
     def full_batch_load(self) -> float:

@@ -173,12 +173,13 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
 def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame) -> LogStreamSink:
     """A log sink; a result that passes on where its rows come from becomes a shared segment."""
     origin = all(column in result.columns for column in ORIGIN)
-    layout, schema = _log_config(config.streams[stream]), config.streams[stream].arrow_schema()
+    spec = config.streams[stream]
+    layout, schema = _log_config(spec), spec.arrow_schema()
     if schema is not None and not _there(config, stream):
         EmbeddedLog.create(config.log / stream, schema, replace(layout, origin=origin)).close()
     if origin:
-        return flow.share(stream, result, layout)
-    return log_sink(config.log / stream, result.schema, layout)
+        return flow.share(stream, result, layout, spec.fsync)
+    return log_sink(config.log / stream, result.schema, layout, spec.fsync)
 
 
 def _check_files(name: str, path: Path, checkpoint: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.errors import InvalidInputError, UnknownNameError
@@ -50,8 +50,20 @@ class SparkCalibration:
     target_s: float
 
 
-def calibrate_query(config: PipelineConfig, name: str | None = None) -> SparkCalibration:
-    """Measures one query of a pipeline; it reads one stream whose schema the pipeline gives."""
+def calibrate_query(
+    config: PipelineConfig,
+    name: str | None = None,
+    warm_up_s: float = WARM_UP_S,
+    spark: SparkSession | None = None,
+) -> SparkCalibration:
+    """Measures one query of a pipeline; it reads one stream whose schema the pipeline gives.
+
+    Args:
+        config: From `load_pipeline`.
+        name: Which query; the only one by default.
+        warm_up_s: How long it runs before it is measured.
+        spark: A session to use and leave running; one of its own by default.
+    """
     chosen = _choose(config, name)
     (stream,) = config.streams_of(chosen)
     spec = config.streams[stream]
@@ -61,7 +73,8 @@ def calibrate_query(config: PipelineConfig, name: str | None = None) -> SparkCal
             f"stream {stream} has a schema in the pipeline", "none", f"add streams.{stream}.schema"
         )
     folder = Path(tempfile.mkdtemp(prefix="penstock-calibrate-"))
-    spark = pipeline_session(config.spark, "penstock calibrate")
+    own = spark is None
+    spark = spark or pipeline_session(config.spark, "penstock calibrate")
     try:
         values = getattr(spec.source, "values", {})
         pool = generated_rows(schema, values)(0, POOL_ROWS)
@@ -78,13 +91,15 @@ def calibrate_query(config: PipelineConfig, name: str | None = None) -> SparkCal
             writer = transform(rows).writeStream.format("noop").outputMode(config.queries[chosen].mode)
             return writer.option("checkpointLocation", checkpoint).start()
 
-        per_s = warm_up(spark, log.directory, start, folder / "warm", WARM_UP_S)
-        small = probe(spark, log.directory, start, folder / "small", SMALL_ROWS, 8)
+        probed, metadata = (spark, log.directory, start), config.queries[chosen].metadata
+        per_s = warm_up(*probed, folder / "warm", warm_up_s, metadata=metadata)
+        small = probe(*probed, folder / "small", SMALL_ROWS, 8, metadata)
         length_s = max(config.classes[config.queries[chosen].cls].target_s, 8 * small.batch_s) / 2
         first = max(1000, round(per_s * length_s))
-        large = find_batch_rows(spark, log.directory, start, folder / "large", length_s, first, tries=4)
+        large = find_batch_rows(*probed, folder / "large", length_s, first, tries=4, metadata=metadata)
     finally:
-        spark.stop()
+        if own:
+            spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return SparkCalibration(
         query=chosen,

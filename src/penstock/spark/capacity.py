@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
 
 Start = Callable[[DataFrame, str], StreamingQuery]
 """Starts a query on a stream, given its checkpoint."""
+Metadata = bool | Sequence[str]
+"""Metadata columns that a query needs, as in `flow.read_stream`."""
 
 WARM_BATCHES = 2
 """First batches of a probe that do not count: a new query compiles its plan."""
@@ -42,14 +44,18 @@ class Capacity:
 
 
 def read_ungoverned(
-    spark: SparkSession, stream: str | Path, max_rows: int = 0, total_rows: int = 0
+    spark: SparkSession,
+    stream: str | Path,
+    max_rows: int = 0,
+    total_rows: int = 0,
+    metadata: Metadata = False,
 ) -> DataFrame:
     """A log's stream as plain Structured Streaming reads it: everything there is, or a static row limit."""
     spark.dataSource.register(PenstockSource)
     options = SourceOptions(
         stream=str(stream),
         read_from=str(stream),
-        metadata=metadata_columns(False),
+        metadata=metadata_columns(metadata),
         tasks=spark.sparkContext.defaultParallelism,
         max_rows=max_rows,
         total_rows=total_rows,
@@ -64,20 +70,25 @@ def warm_up(
     checkpoint: Path,
     seconds: float,
     rows: int = 10_000,
+    metadata: Metadata = False,
 ) -> float:
     """Runs a query ungoverned until the JVM has compiled it; returns rows a second of its last batches."""
     log = open_stream(stream)
-    query = start(read_ungoverned(spark, stream, rows), str(checkpoint))
+    query = start(read_ungoverned(spark, stream, rows, metadata=metadata), str(checkpoint))
     try:
         time.sleep(seconds)
         while len(query.recentProgress) < 4 and query.exception() is None:
             time.sleep(0.1)
         if (error := query.exception()) is not None:
-            raise PenstockError(f"the probed query runs; got {error}; hint: try it ungoverned")
+            raise _failed(error)
         done = batches([dict(report) for report in query.recentProgress[-4:]], log)
     finally:
         stop_quietly(query)
     return sum(batch.rows for batch in done) / sum(batch.took_s for batch in done)
+
+
+def _failed(error: Exception) -> PenstockError:
+    return PenstockError(f"the probed query runs; got {error}; hint: try it in a plain Spark session")
 
 
 def stop_quietly(query: StreamingQuery) -> None:
@@ -91,7 +102,13 @@ def stop_quietly(query: StreamingQuery) -> None:
 
 
 def probe(
-    spark: SparkSession, stream: str | Path, start: Start, checkpoint: Path, batch_rows: int, count: int = 5
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    checkpoint: Path,
+    batch_rows: int,
+    count: int = 5,
+    metadata: Metadata = False,
 ) -> Capacity:
     """Drains a filled log for a few batches of so many rows.
 
@@ -102,14 +119,16 @@ def probe(
         checkpoint: A new directory.
         batch_rows: Rows of a batch.
         count: Batches to measure, after the first ones.
+        metadata: Columns that the query needs beside the stream's own.
     """
     log, wanted = open_stream(stream), WARM_BATCHES + count
-    query = start(read_ungoverned(spark, stream, batch_rows, wanted * batch_rows), str(checkpoint))
+    rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
+    query = start(rows, str(checkpoint))
     try:
         while len(query.recentProgress) < wanted:
             time.sleep(0.02)
             if (error := query.exception()) is not None:
-                raise PenstockError(f"the probed query runs; got {error}; hint: try it ungoverned")
+                raise _failed(error)
         done = batches([dict(report) for report in query.recentProgress], log)
     finally:
         query.stop()
@@ -133,11 +152,12 @@ def find_batch_rows(
     batch_s: float,
     first_rows: int = 20_000,
     tries: int = 6,
+    metadata: Metadata = False,
 ) -> Capacity:
     """The capacity in batches of about `batch_s`: probes with growing batches until they take that long."""
     rows, found = first_rows, None
     for i in range(tries):
-        found = probe(spark, stream, start, folder / f"try{i}", rows, 3)
+        found = probe(spark, stream, start, folder / f"try{i}", rows, 3, metadata)
         if 0.9 <= found.batch_s / batch_s <= 1.1:
             break
         rows = max(1, round(rows * min(max(batch_s / found.batch_s, 0.25), 8.0)))

@@ -26,6 +26,7 @@ from penstock.log.writer import Fsync, LogConfig
 from penstock.spark.agent import Agent, ControlProcess, sources_of, tokens_of
 from penstock.spark.columns import metadata_columns
 from penstock.spark.session import adopt_session
+from penstock.spark.shared import check_shared
 from penstock.spark.sink import LogStreamSink, log_sink
 from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
 
@@ -72,19 +73,8 @@ class Flow:
         self._said: dict[str, dict[str, Any]] = {}
         """What was changed since the start: a control plane that replaces a dead one is told again."""
         if self.control is None:
-            self._check_shared()
+            check_shared(config, self.request)
         self._agent = Agent(self)
-
-    def _check_shared(self) -> None:
-        """A control plane that is not there would leave every query ungoverned, one warning apart."""
-        try:
-            self.request({"op": "status"})
-        except ControlSilentError as error:
-            raise InvalidInputError(
-                "the control plane at `address` runs before a flow is attached to it",
-                f"{self.address}: {error}",
-                "start it with `penstock control serve`, or leave out `address`",
-            ) from None
 
     # -- reading --------------------------------------------------------------------------------
 

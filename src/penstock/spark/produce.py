@@ -48,7 +48,10 @@ class ProducerProcess:
         self._thread.start()
         self._tell(json.loads(config.to_json()))
         if not self._ready.wait(START_TIMEOUT_S):
-            self.error = f"nothing within {START_TIMEOUT_S:g} s"
+            self.error = (
+                f"the producers are ready within {START_TIMEOUT_S:g} s; got nothing; "
+                "hint: is a trace or a folder of files very large?"
+            )
         if self.error is not None:
             self.stop()
             raise PenstockError(self.error)
@@ -96,7 +99,9 @@ class ProducerProcess:
                 self._process.stdin.write(json.dumps(message) + "\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                self.error = self.error or "it ended early"
+                self.error = self.error or (
+                    "the producers run until they are stopped; got an early end; hint: see above"
+                )
 
     def _listen(self) -> None:
         assert self._process is not None

@@ -36,6 +36,7 @@ from penstock.spark.report import class_report, query_report
 from penstock.spark.session import pipeline_session
 
 STATUS_EVERY_S = 1.0
+MEASUREMENTS = "measurements.jsonl"
 PLAN_AFTER_S = 30.0
 """Rates are as good as they get after so long, or after the longest target if that is shorter."""
 READY_TIMEOUT_S = 180.0
@@ -134,6 +135,8 @@ class _Running:
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
         self._said: set[str] = set()
+        self._ended: set[str] = set()
+        """Files of the record that could not be written."""
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -142,6 +145,8 @@ class _Running:
         self.flow = Flow(self.spark, self.config.flow_config())
         self.directory.mkdir(parents=True, exist_ok=True)  # made by the control plane, unless it is shared
         (self.directory / "pipeline.json").write_text(_pretty(self.config) + "\n")
+        shared = "" if self.flow.control is not None else ", shared: it has the record of decisions"
+        self._note(f"control plane: {self.flow.address}{shared}")
         for built in build_queries(self.flow, self.config, functions, self.directory):
             self.built.append(built)
         for built in self.built:
@@ -162,7 +167,7 @@ class _Running:
         """
         assert self.flow is not None
         wanted = {name: len(self.config.streams_of(name)) for name in self.queries}
-        began_s = time.monotonic()
+        began_s, late = time.monotonic(), sorted(wanted)
         while time.monotonic() - began_s < READY_TIMEOUT_S:
             self._look_for_failures()
             left = set(wanted) - set(self.failed)
@@ -173,30 +178,30 @@ class _Running:
                     idle[query["name"]] &= not query["running"] and (
                         query["batches"] > 0 or query["name"] not in new
                     )
-            if all(readers[name] >= wanted[name] and idle[name] for name in left):
+            late = sorted(name for name in left if readers[name] < wanted[name] or not idle[name])
+            if not late:
                 self._note(f"ready after {time.monotonic() - began_s:.1f} s")
                 return
             time.sleep(0.05)
         raise PenstockError(
-            f"every query asks for rows within {READY_TIMEOUT_S:g} s; got less; hint: see Spark's log"
+            f"every query asks for rows within {READY_TIMEOUT_S:g} s; got none of {', '.join(late)}; "
+            "hint: try it alone, or in a plain Spark session"
         )
 
     # -- watching -------------------------------------------------------------------------------
 
     def watch(self, seconds: float | None, stop: threading.Event) -> None:
         """Looks once a second, until the time is up, a signal comes, or every query has failed."""
-        with (self.directory / "measurements.jsonl").open("x") as measurements:
-            due_s = self._began_s
-            while not stop.is_set() and len(self.failed) < len(self.queries):
-                due_s += STATUS_EVERY_S
-                end_s = due_s if seconds is None else min(due_s, self._began_s + seconds)
-                stop.wait(max(0.0, end_s - time.monotonic()))
-                self._measure(measurements.write)
-                measurements.flush()
-                if seconds is not None and time.monotonic() >= self._began_s + seconds:
-                    return
+        due_s = self._began_s
+        while not stop.is_set() and len(self.failed) < len(self.queries):
+            due_s += STATUS_EVERY_S
+            end_s = due_s if seconds is None else min(due_s, self._began_s + seconds)
+            stop.wait(max(0.0, end_s - time.monotonic()))
+            self._measure()
+            if seconds is not None and time.monotonic() >= self._began_s + seconds:
+                return
 
-    def _measure(self, write: Callable[[str], Any]) -> None:
+    def _measure(self) -> None:
         assert self.flow is not None
         self._look_for_failures()
         for name, error in self.producers.errors.items():
@@ -209,7 +214,9 @@ class _Running:
             return
         self._status = status
         at_s = time.monotonic() - self._began_s
-        write(dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n")
+        self._record(
+            MEASUREMENTS, dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
+        )
         if self._on_status is not None:
             self._on_status(status, at_s)
         with suppress(ControlSilentError):
@@ -236,9 +243,21 @@ class _Running:
             error = query.exception()
             text = "it was stopped" if error is None else str(error)
             self.failed[name] = "it was stopped" if error is None else failure(text)
-            (self.directory / "errors").mkdir(exist_ok=True)
-            (self.directory / "errors" / f"{name}.txt").write_text(text + "\n")
+            self._record(f"errors/{name}.txt", text + "\n")
             self._note(f"query {name} failed: {self.failed[name]}")
+
+    def _record(self, file: str, text: str) -> None:
+        """Adds to a file of the record. On a full disk that file ends, and the queries go on."""
+        if file in self._ended:
+            return
+        try:
+            path = self.directory / file
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a") as to:
+                to.write(text)
+        except OSError as error:
+            self._ended.add(file)
+            self._note(f"{file} of the record ends here, the queries go on: {error}")
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -260,7 +279,7 @@ class _Running:
             self._status = self.flow.status()
         self.flow.stop()
         summary = self._summary(drained)
-        (self.directory / "summary.json").write_text(dump_json(summary, indent=2) + "\n")
+        self._record("summary.json", dump_json(summary, indent=2) + "\n")
         plain: dict[str, Any] = json.loads(dump_json(summary))
         return plain
 
