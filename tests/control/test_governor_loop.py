@@ -238,6 +238,26 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: A
     check_books(cluster)
 
 
+def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: Any) -> None:
+    classes = {"gold": {"target": 5.0, "priority": 6}, "bulk": {"target": 5.0, "priority": 4}}
+    cluster = virtual(classes, capacity={"policy": "cqc"})
+    capacity = capacity_per_s(virtual, 5.0)
+    heavy = cluster.add("heavy", "gold", virtual.stream(cluster, 0.3 * capacity), virtual.machine(noise=0.05))
+    for i in range(3):
+        stream = virtual.stream(cluster, 0.01 * capacity)
+        cluster.add(f"light{i}", "gold", stream, virtual.machine(noise=0.05), seed=2 + i)
+    cluster.add("bulk", "bulk", virtual.stream(cluster, 3 * capacity), virtual.machine(noise=0.05), seed=9)
+    cluster.run(30.0)
+    before = cluster.status()["classes"]["gold"]["shed"]
+    cluster.run(60.0)
+    gold = cluster.status()["classes"]["gold"]
+    assert gold["shed"] - before <= 0.002 * gold["offered"], (
+        "a quarter of the share would be half of what it needs"
+    )
+    assert virtual.delay(heavy, 0.95, cluster.timer() - 60.0) <= 5.0
+    check_books(cluster)
+
+
 def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_changed(virtual: Any) -> None:
     classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes, capacity={"policy": "absolute"})
