@@ -32,6 +32,8 @@ class Outcome:
 
     Attributes:
         loss_percent: Mean over its queries of rows shed / rows decided.
+        losses_percent: The same by query.
+        needs: Part of the time that its whole input needs, by the costs that the control plane has learned.
         mean_s: Delay of its rows.
         p95_s: The same, the 95th percentile.
         batch_rows: Median rows of its batches.
@@ -39,6 +41,8 @@ class Outcome:
     """
 
     loss_percent: float
+    losses_percent: list[float]
+    needs: float | None
     mean_s: float
     p95_s: float
     batch_rows: float
@@ -94,11 +98,14 @@ def _run_case(rig: Rig, costs: Costs, case: str) -> dict[str, Outcome]:
         from_s, before = time.time(), _books(flow)
         time.sleep(measured_s)
         until_s, after = time.time(), _books(flow)
+        needs = {cls: each["needs"] for cls, each in flow.plan()["classes"].items()}
         time.sleep(1.0)  # for Spark's last reports
         _check(running)
         done = {each.name: each.batches(root) for each in running}
     return {
-        cls: _outcome([r.name for r in running if r.cls == cls], done, before, after, from_s, until_s)
+        cls: _outcome(
+            [r.name for r in running if r.cls == cls], done, before, after, from_s, until_s, needs.get(cls)
+        )
         for cls in PRIORITIES
     }
 
@@ -136,6 +143,7 @@ def _outcome(
     after: Mapping[str, tuple[int, int]],
     from_s: float,
     until_s: float,
+    needs: float | None,
 ) -> Outcome:
     losses, inside = [], [b for n in names for b in done[n] if from_s <= b.ended_s < until_s]
     # a join has one for each of its sources, which begin and end together
@@ -147,6 +155,8 @@ def _outcome(
     delay = stats(times, np.concatenate([b.weight for b in inside] or [np.empty(0)]))
     return Outcome(
         float(np.mean(losses)),
+        losses,
+        needs,
         delay.mean_s or 0.0,
         delay.p95_s or 0.0,
         float(np.median([b.rows for b in inside])) if inside else 0.0,
@@ -166,6 +176,12 @@ def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]], costs:
                 f"{case} {cls}: loss {spread(losses)} %, mean {median([o.mean_s for o in each]):.2f} s, "
                 f"p95/target {spread(p95s)}, batches of {median([o.batch_rows for o in each]):,.0f} rows, "
                 f"{median([o.batches_per_s for o in each]):.2f} a second"
+            )
+            by_query = [median(values) for values in zip(*(o.losses_percent for o in each), strict=True)]
+            needs = [o.needs for o in each if o.needs is not None]
+            run.note(
+                f"{case} {cls}: its queries lose {', '.join(f'{value:.1f}' for value in by_query)} %; "
+                + (f"its input needs {spread(needs)} of the time" if needs else "one class has all")
             )
 
     def loss(case: str, cls: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._streams = 0
+        self.open = ExitStack()
+        """Logs that a test writes to: closed after it, or the garbage collector complains in another."""
 
     def __call__(self, classes: Mapping[str, Mapping[str, Any]], **others: Any) -> VirtualCluster:
         return VirtualCluster(load_flow_config({"log": self.folder, "classes": dict(classes), **others}))
@@ -251,5 +254,7 @@ class Cluster:
 
 
 @pytest.fixture
-def virtual(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path)
+def virtual(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    with made.open:
+        yield made

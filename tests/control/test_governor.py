@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Desk:
 
     def __init__(self, virtual: Any, classes: dict[str, dict[str, Any]], **others: Any) -> None:
         self.folder: Path = virtual.folder
+        self.open: ExitStack = virtual.open
         self.cluster = virtual(classes, **others)
         self.governor = self.cluster.governor
         self.offsets: dict[str, Offset] = {}
@@ -38,7 +39,8 @@ class Desk:
 
     def log(self, name: str, partitions: int = 1, key: str | None = None) -> EmbeddedLog:
         config = LogConfig(partitions=partitions, key=key, segment_rows=100)
-        return EmbeddedLog.create(self.folder / name, SCHEMA, config, clock=self.cluster.clock)
+        log = EmbeddedLog.create(self.folder / name, SCHEMA, config, clock=self.cluster.clock)
+        return self.open.enter_context(log)
 
     def pass_s(self, seconds: float) -> None:
         self.cluster.clock.advance(seconds)
@@ -87,11 +89,8 @@ def rows(count: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def desk(virtual: Any) -> Iterator[Desk]:
-    made = Desk(virtual, GOLD)
-    yield made
-    for log in made.logs.values():
-        log.close()
+def desk(virtual: Any) -> Desk:
+    return Desk(virtual, GOLD)
 
 
 def test_a_reader_without_rows_gets_nothing_and_one_with_rows_gets_them(desk: Desk) -> None:
@@ -409,7 +408,8 @@ def test_a_target_that_cannot_be_met_is_said_once_when_costs_are_known(
 
 def test_rows_that_were_trimmed_unread_are_in_the_books_as_shed(desk: Desk) -> None:
     config = LogConfig(segment_rows=100, file_bytes=2000)
-    log = EmbeddedLog.create(desk.folder / "small", SCHEMA, config, clock=desk.cluster.clock)
+    small = EmbeddedLog.create(desk.folder / "small", SCHEMA, config, clock=desk.cluster.clock)
+    log = desk.open.enter_context(small)
     for _ in range(5):
         log.append(rows(200))
     left = log.trim(0, 500)

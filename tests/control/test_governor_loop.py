@@ -499,7 +499,10 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
     """The log stamps rows with the last arrival until the clock has caught up: their age is unknown."""
     caplog.set_level(logging.CRITICAL)
     cluster = virtual(gold(manager=manager))
-    log = EmbeddedLog.create(virtual.folder / "readings", pa.schema([("v", pa.int64())]), clock=cluster.clock)
+    schema = pa.schema([("v", pa.int64())])
+    log = virtual.open.enter_context(
+        EmbeddedLog.create(virtual.folder / "readings", schema, clock=cluster.clock)
+    )
     query = cluster.add("q", "gold", log, virtual.machine(noise=0.05))
     batch = pa.record_batch({"v": np.zeros(rate_per_s // 20, np.int64)})
 
