@@ -80,9 +80,10 @@ def heavy(stream: DataFrame) -> DataFrame:
     )
 
 
-def start_noop(stream: DataFrame, checkpoint: str) -> StreamingQuery:
-    """The heavy query into nowhere."""
+def start_noop(stream: DataFrame, checkpoint: str, every_s: float = 0.0) -> StreamingQuery:
+    """The heavy query into nowhere, with a trigger's interval if it is told one."""
     writer = heavy(stream).writeStream.format("noop").outputMode("append")
+    writer = writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
     return writer.option("checkpointLocation", checkpoint).start()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from .cluster import cluster
 from .crash import replay_crash
 from .dilos import dilos
+from .drop_cost import drop_cost
 from .goodput import goodput
-from .overhead import drop_cost, overhead
+from .overhead import overhead
 from .sharing import background, managers, shares
 
 __all__ = [
