@@ -22,8 +22,8 @@ from penstock.spark.measured import batches
 
 from .rig import SEGMENT_ROWS, Rig, median, spread, start_noop
 
-PAIRS = 5
-"""Stretches of either side in one repeat: the machine's speed changes within ten seconds."""
+PAIRS = {1: 5, 3: 2}
+"""By queries, stretches of either side in one repeat: the machine's speed changes within ten seconds."""
 STRETCH_S = 6.0
 LEARNING_S = 12.0
 """Of a governed query's first stretch, which is not counted: its batches grow to what its turn holds."""
@@ -51,10 +51,11 @@ def overhead(run: BenchRun) -> None:
     run.row("batch_time_ratio", median(times))
     run.note(f"throughput, one query: {spread(ones)}; three: {spread(threes)}; batch time: {spread(times)}")
     run.note(
-        f"at saturation a filled log is drained, with nothing shed (dry run): {PAIRS} pairs of stretches a "
-        "repeat, governed and ungoverned in random order, in batches of as many rows on both sides; a repeat "
-        "is the ratio of what all its stretches came to; three governed queries have three times the target "
-        "of one; at low load the ungoverned query has the governed one's interval as its trigger"
+        f"at saturation a filled log is drained, with nothing shed (dry run): in a repeat {PAIRS[1]} pairs of "
+        f"stretches, {PAIRS[3]} longer ones of three queries, governed and ungoverned in random order, in "
+        "batches of as many rows on both sides; a repeat is the ratio of what all its stretches came to; "
+        "three governed queries have three times the target of one; at low load the ungoverned query has the "
+        "governed one's interval as its trigger"
     )
 
 
@@ -106,7 +107,7 @@ def _throughput_ratio(rig: Rig, queries: int, seed: int) -> float:
     seconds = queries * STRETCH_S
     with _governed(rig, queries) as (governed, streams), _filled(rig, queries) as plain:
         _, batch_rows = governed.stretch(streams, queries * LEARNING_S)
-        for _ in range(PAIRS):
+        for _ in range(PAIRS[queries]):
             for is_governed in order.sample([True, False], 2):
                 if is_governed:
                     rate, batch_rows = governed.stretch(streams, seconds)
