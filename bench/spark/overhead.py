@@ -51,8 +51,8 @@ def overhead(run: BenchRun) -> None:
     run.row("batch_time_ratio", median(times))
     run.note(f"throughput, one query: {spread(ones)}; three: {spread(threes)}; batch time: {spread(times)}")
     run.note(
-        f"at saturation a filled log is drained, with nothing shed (dry run): in a repeat {PAIRS[1]} pairs of "
-        f"stretches, {PAIRS[3]} longer ones of three queries, governed and ungoverned in random order, in "
+        f"at saturation a filled log is drained, with nothing shed (dry run): in a repeat {PAIRS[1]} pairs "
+        f"of stretches, {PAIRS[3]} longer ones of three queries, governed and ungoverned in random order, in "
         "batches of as many rows on both sides; a repeat is the ratio of what all its stretches came to; "
         "three governed queries have three times the target of one; at low load the ungoverned query has the "
         "governed one's interval as its trigger"

@@ -236,14 +236,21 @@ def _flush(file: IO[bytes], sync: bool) -> None:
         os.fsync(file.fileno())
 
 
+_SHORT_KEY = 12
+"""Bytes of a key up to which hashing all takes no longer than finding the different ones first."""
+
+
 def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
     """Rows by bucket of the hash of their key."""
     return np.bincount(key_buckets(values, buckets), minlength=buckets)
 
 
 def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
-    """Bucket of each key: distinct values are hashed once, by their text, so that any process agrees."""
-    encoded = pc.dictionary_encode(values.cast(pa.string()).fill_null(""))
+    """Bucket of each key, by the hash of its text, so that any process agrees."""
+    texts = values.cast(pa.string()).fill_null("")
+    if pc.sum(pc.binary_length(texts)).as_py() <= _SHORT_KEY * len(texts):
+        return crc32_of(texts).astype(np.int64) % buckets
+    encoded = pc.dictionary_encode(texts)
     hashes = crc32_of(encoded.dictionary).astype(np.int64)
     return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
 
