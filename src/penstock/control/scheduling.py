@@ -28,8 +28,9 @@ LATEST_AT = 0.9
 """Where others need the time, batches are put off, and fuller, until one of a lower class before them would
 bring their oldest row to so much of the target."""
 
-AHEAD = 0.5
-"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late."""
+AHEAD, AHEAD_OF_LOWER = 0.5, 1.5
+"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late:
+before one of its own priority or of a higher one, and before one of a lower priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +269,38 @@ class Scheduler:
         if first is None:
             return None, []
 
+        def after_s(other: str) -> float:
+            """How long a turn of a class takes."""
+            lengths_s = [_batch_s(q, turns[other]) for q in wanting if q.cls == other]
+            return max(lengths_s, default=turns[other].length_s)
+
         def late_after(cls: str, other: str) -> list[Query]:
             """Queries of a class that would be late if another class ran before them."""
-            lengths_s = [_batch_s(q, turns[other]) for q in wanting if q.cls == other]
-            after_s = max(lengths_s, default=turns[other].length_s)
-            return [q for q in wanting if q.cls == cls and self._is_late(q, after_s, turns[cls])]
+            wait_s = after_s(other)
+            return [q for q in wanting if q.cls == cls and self._is_late(q, wait_s, turns[cls])]
 
-        overdue = [
-            cls
-            for cls in classes - {first}
-            if late_after(cls, first) and self.turns.ahead_s(cls, first, running) <= AHEAD * room_s[cls]
-        ]
-        most = self.turns.next_of(overdue, running)
-        if most is None or late_after(first, most):
-            return first, [q for q in wanting if q.cls == first]
-        return most, late_after(most, first)
+        def yields(cls: str, to: str) -> bool:
+            """Whether a class that is next lets an overdue one go first."""
+            if rank(cls) >= rank(to):
+                return not late_after(cls, to)
+            wait_s = after_s(to)  # below it in priority: it may lose rows for it, but has its turn in time
+            return not any(self._waited_s(q) + wait_s > self._target_s(q) for q in wanting if q.cls == cls)
+
+        def rank(cls: str) -> float:
+            return self._classes[cls].plant.cls.priority
+
+        def is_overdue(cls: str, other: str) -> bool:
+            """Whether a class must go before another, and may."""
+            most_s = (AHEAD_OF_LOWER if rank(cls) > rank(other) else AHEAD) * room_s[cls]
+            return bool(late_after(cls, other)) and self.turns.ahead_s(cls, other, running) <= most_s
+
+        able, passed = [q for q in wanting if q.cls == first], {first}
+        while True:  # whoever goes first must not make a third one late
+            most = self.turns.next_of([cls for cls in classes - passed if is_overdue(cls, first)], running)
+            if most is None or not yields(first, most):
+                return first, able
+            able, first = late_after(most, first), most
+            passed.add(most)
 
     def _is_late(self, query: Query, after_s: float, turn: Turn) -> bool:
         """Whether the oldest row of a query misses its target if its batch begins after some time."""
