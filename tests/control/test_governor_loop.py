@@ -177,6 +177,22 @@ def test_a_class_never_waits_longer_than_its_target_for_its_turn_also_if_batches
     assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 5.0
 
 
+@pytest.mark.parametrize("seed", [0, 10])
+def test_a_class_does_not_wait_for_its_turn_because_one_of_lower_priority_is_next(
+    virtual: Any, seed: int
+) -> None:
+    weights = {"gold": 6, "silver": 3, "bulk": 1}
+    cluster = virtual({n: {"target": 5.0, "priority": w} for n, w in weights.items()})
+    for i, (name, times) in enumerate({"gold": 0.3, "silver": 0.45, "bulk": 1.9}.items()):
+        log = virtual.stream(cluster, times * capacity_per_s(virtual, 5.0))
+        cluster.add(name, name, log, virtual.machine(noise=0.2), seed=seed + i)
+    cluster.run(120.0)
+    began_s = np.array([b.began_s for b in cluster.queries["silver"].batches])
+    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= 4.0, "two of theirs and its own"
+    bulk_s = np.array([b.began_s for b in cluster.queries["bulk"].batches])
+    assert np.diff(bulk_s[bulk_s >= cluster.timer() - 100.0]).max() <= 5.0
+
+
 def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "priority": 6}, "bulk": {"target": TARGET_S}})
     for name, times in (("gold", 0.2), ("bulk", 5.0)):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
-from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
+from penstock.control.contest import Contest, next_batch_s
+from penstock.control.demand import STALE_S, demands_of
 from penstock.control.members import Lease, Query
 from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
@@ -27,10 +28,6 @@ the target."""
 LATEST_AT = 0.9
 """Where others need the time, batches are put off, and fuller, until one of a lower class before them would
 bring their oldest row to so much of the target."""
-
-AHEAD, AHEAD_OF_LOWER = 0.5, 1.5
-"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late:
-before one of its own priority or of a higher one, and before one of a lower priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +150,7 @@ class Scheduler:
                 continue
             if q.lease is None or q in ending:
                 due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
-                due.append((due_s, q.key, _batch_s(q, turns[q.cls]), self._priority(q)))
+                due.append((due_s, q.key, next_batch_s(q, turns[q.cls]), self._priority(q.cls)))
         if len(due) < 2:
             return {}
         due.sort(reverse=True)
@@ -168,8 +165,8 @@ class Scheduler:
                         latest_s[key] = start_s - before_s
         return latest_s
 
-    def _priority(self, query: Query) -> float:
-        return self._classes[query.cls].plant.cls.priority
+    def _priority(self, cls: str) -> float:
+        return self._classes[cls].plant.cls.priority
 
     # -- whose turn -----------------------------------------------------------------------------
 
@@ -199,7 +196,10 @@ class Scheduler:
         # a class whose batch is about to end may be next again, with what that batch will have used
         running = self._prices(ending)
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
-        cls, able = self._first(wanting, again, running, turns, room_s)
+        contest = Contest(
+            wanting, running, turns, room_s, self.turns, self._priority, self._target_s, self._waited_s
+        )
+        cls, able = contest.winner({q.cls for q in wanting} | again)
         candidates = [_candidate(q) for q in able]
         if cls != query.cls or self._inside[cls].next_of(candidates) != query.key:
             return None
@@ -238,76 +238,6 @@ class Scheduler:
         """Books the batch that a query ran."""
         took_s = self._timer() - lease.began_s
         self.turns.charge(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
-
-    def _first(
-        self,
-        wanting: list[Query],
-        again: set[str],
-        running: Mapping[str, float],
-        turns: Mapping[str, Turn],
-        room_s: Mapping[str, float],
-    ) -> tuple[str | None, list[Query]]:
-        """The class to run next: by use and weight, unless another's rows would miss their target for it.
-
-        By weight alone, a class whose batch took long waits until the others have used as much, and a batch
-        of theirs may take long as well. Whoever goes first for that must not make the other late, and must
-        not be ahead of its weight by more than half a round of its queries, so in the long run the shares
-        are as they should be.
-
-        Args:
-            wanting: Queries that want a turn.
-            again: Classes whose batch is about to end, and that want another.
-            running: By class, the price of batches that run and are not booked yet.
-            turns: How long turns are.
-            room_s: By class, how long one turn of each of its queries is.
-
-        Returns:
-            The class, and its queries that may have the turn.
-        """
-        classes = {q.cls for q in wanting} | again
-        first = self.turns.next_of(classes, running)
-        if first is None:
-            return None, []
-
-        def after_s(other: str) -> float:
-            """How long a turn of a class takes."""
-            lengths_s = [_batch_s(q, turns[other]) for q in wanting if q.cls == other]
-            return max(lengths_s, default=turns[other].length_s)
-
-        def late_after(cls: str, other: str) -> list[Query]:
-            """Queries of a class that would be late if another class ran before them."""
-            wait_s = after_s(other)
-            return [q for q in wanting if q.cls == cls and self._is_late(q, wait_s, turns[cls])]
-
-        def yields(cls: str, to: str) -> bool:
-            """Whether a class that is next lets an overdue one go first."""
-            if rank(cls) >= rank(to):
-                return not late_after(cls, to)
-            wait_s = after_s(to)  # below it in priority: it may lose rows for it, but has its turn in time
-            return not any(self._waited_s(q) + wait_s > self._target_s(q) for q in wanting if q.cls == cls)
-
-        def rank(cls: str) -> float:
-            return self._classes[cls].plant.cls.priority
-
-        def is_overdue(cls: str, other: str) -> bool:
-            """Whether a class must go before another, and may."""
-            most_s = (AHEAD_OF_LOWER if rank(cls) > rank(other) else AHEAD) * room_s[cls]
-            return bool(late_after(cls, other)) and self.turns.ahead_s(cls, other, running) <= most_s
-
-        able, passed = [q for q in wanting if q.cls == first], {first}
-        while True:  # whoever goes first must not make a third one late
-            most = self.turns.next_of([cls for cls in classes - passed if is_overdue(cls, first)], running)
-            if most is None or not yields(first, most):
-                return first, able
-            able, first = late_after(most, first), most
-            passed.add(most)
-
-    def _is_late(self, query: Query, after_s: float, turn: Turn) -> bool:
-        """Whether the oldest row of a query misses its target if its batch begins after some time."""
-        if query.waiting is None or not query.cost.ready or query.draining:
-            return False
-        done_s = self._waited_s(query) + after_s + _batch_s(query, turn)
-        return done_s > self._target_s(query) * (1.0 - SLACK_FRACTION)
 
     def _waited_s(self, query: Query) -> float:
         """How long a query has waited for its turn.
@@ -386,13 +316,6 @@ class Scheduler:
         # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
         cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
         return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
-
-
-def _batch_s(query: Query, turn: Turn) -> float:
-    """How long a query's next batch would be: its turn, or less if few rows wait."""
-    if not query.cost.ready or query.waiting is None:
-        return turn.of(query.key)
-    return min(turn.of(query.key), query.cost.batch_s(query.waiting.rows))
 
 
 def _candidate(query: Query) -> Candidate:

@@ -1,0 +1,105 @@
+"""Which class goes first among those that want a turn: by use and weight, unless another would be late.
+
+By weight alone, a class whose batch took long waits until the others have used as much, and a batch of theirs
+may take long as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.control.demand import SLACK_FRACTION
+from penstock.control.members import Query
+from penstock.control.turns import Turn, Turns
+
+AHEAD, AHEAD_OF_LOWER = 0.5, 1.5
+"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late:
+before one of its own priority or of a higher one, and before one of a lower priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The queries that want a turn now.
+
+    Attributes:
+        wanting: The queries.
+        running: By class, the price of batches that run and are not booked yet.
+        turns: How long turns are.
+        room_s: By class, how long one turn of each of its queries is.
+        used: Who has used how much.
+        priority: Of a class.
+        target_s: Of a query.
+        waited_s: How long a query has waited for its turn.
+    """
+
+    wanting: list[Query]
+    running: Mapping[str, float]
+    turns: Mapping[str, Turn]
+    room_s: Mapping[str, float]
+    used: Turns
+    priority: Callable[[str], float]
+    target_s: Callable[[Query], float]
+    waited_s: Callable[[Query], float]
+
+    def winner(self, classes: Iterable[str]) -> tuple[str | None, list[Query]]:
+        """The class that goes first, and its queries that may have the turn.
+
+        Whoever goes before the class that is next by its weight must not make one of its own priority or of a
+        higher one late, and must not be far ahead of its weight, so that in the long run shares are as they
+        should be. One of a lower priority may lose rows for it, but has its turn within its target.
+
+        Args:
+            classes: Those that want a turn, also when a batch of theirs is only about to end.
+        """
+        left = set(classes)
+        first = self.used.next_of(left, self.running)
+        if first is None:
+            return None, []
+        able = self._of(first)
+        while True:  # whoever goes first must not make a third one late
+            left.discard(first)
+            most = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
+            if most is None or not self._yields(first, most):
+                return first, able
+            able, first = self._late_after(most, first), most
+
+    def _of(self, cls: str) -> list[Query]:
+        return [query for query in self.wanting if query.cls == cls]
+
+    def _turn_s(self, cls: str) -> float:
+        """How long a turn of a class takes at most."""
+        return max(
+            (next_batch_s(q, self.turns[cls]) for q in self._of(cls)), default=self.turns[cls].length_s
+        )
+
+    def _late_after(self, cls: str, other: str) -> list[Query]:
+        """Queries of a class whose oldest rows would miss their target if another class ran before them."""
+        wait_s = self._turn_s(other)
+        return [query for query in self._of(cls) if self._is_late(query, wait_s)]
+
+    def _is_late(self, query: Query, wait_s: float) -> bool:
+        if query.waiting is None or not query.cost.ready or query.draining:
+            return False
+        done_s = self.waited_s(query) + wait_s + next_batch_s(query, self.turns[query.cls])
+        return done_s > self.target_s(query) * (1.0 - SLACK_FRACTION)
+
+    def _is_overdue(self, cls: str, other: str) -> bool:
+        """Whether a class must go before another, and may."""
+        rounds = AHEAD_OF_LOWER if self.priority(cls) > self.priority(other) else AHEAD
+        ahead_s = self.used.ahead_s(cls, other, self.running)
+        return ahead_s <= rounds * self.room_s[cls] and bool(self._late_after(cls, other))
+
+    def _yields(self, cls: str, to: str) -> bool:
+        """Whether a class lets an overdue one go first."""
+        if self.priority(cls) >= self.priority(to):
+            return not self._late_after(cls, to)
+        wait_s = self._turn_s(to)
+        return all(self.waited_s(query) + wait_s <= self.target_s(query) for query in self._of(cls))
+
+
+def next_batch_s(query: Query, turn: Turn) -> float:
+    """How long a query's next batch would be: its turn, or less if few rows wait."""
+    if not query.cost.ready or query.waiting is None:
+        return turn.of(query.key)
+    return min(turn.of(query.key), query.cost.batch_s(query.waiting.rows))
