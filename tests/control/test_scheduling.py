@@ -6,13 +6,14 @@ import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from penstock.control.cost import CostModel
 from penstock.control.granting import OLD_TARGETS, warn_of_late
 from penstock.control.members import Lease, Query
 from penstock.control.redistribution import Redistribution
-from penstock.control.scheduling import LATEST_AT, OVERLAP_FIXED, Scheduler
+from penstock.control.scheduling import LATEST_AT, OVERLAP_FIXED, OVERLAP_FIXED_DUE, Scheduler
 from penstock.control.turns import Turns
 from penstock.model import QueryClass
 from penstock.policies.scheduling import capacity_policy
@@ -35,7 +36,12 @@ class Stage:
     """A class `first` whose batch runs, and a class `second` that asks."""
 
     def __init__(
-        self, weights: dict[str, float], waiting: int = ROWS, slots: int = 1, known: bool = True
+        self,
+        weights: dict[str, float],
+        waiting: int = ROWS,
+        slots: int = 1,
+        known: bool = True,
+        age_s: float = 0.0,
     ) -> None:
         self.timer = ManualClock(0.0)
         self.first, self.second = query("first"), query("second", known)
@@ -56,7 +62,7 @@ class Stage:
             return q.waiting
 
         self.scheduler = Scheduler(
-            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer
+            classes, queries, turns, capacity, slots, False, look, lambda _: age_s, self.timer
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
@@ -72,6 +78,26 @@ def test_the_next_batch_is_granted_before_the_one_that_runs_ends_and_not_much_be
     early = OVERLAP_FIXED * query("second").cost.fixed_s
     assert not Stage(EQUAL).granted_at(Stage(EQUAL).ends_s - early - 0.05)
     assert Stage(EQUAL).granted_at(Stage(EQUAL).ends_s - early + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("oldest_s", "overlap"),
+    [
+        pytest.param(0.1, OVERLAP_FIXED, id="there is time for the other before it"),
+        pytest.param(1.0, OVERLAP_FIXED_DUE, id="the other would make it late"),
+        pytest.param(9.0, OVERLAP_FIXED, id="it is late already"),
+    ],
+)
+def test_a_batch_whose_rows_would_be_late_is_overlapped_by_less(oldest_s: float, overlap: float) -> None:
+    def stage() -> Stage:
+        made = Stage(EQUAL, age_s=oldest_s)
+        assert made.first.lease is not None
+        made.first.lease.arrival_s, made.second.largest_rows = np.zeros(1), ROWS // 10
+        return made
+
+    early = overlap * query("second").cost.fixed_s
+    assert not stage().granted_at(stage().ends_s - early - 0.05)
+    assert stage().granted_at(stage().ends_s - early + 0.05)
 
 
 def test_a_query_whose_cost_is_not_known_waits_for_the_end() -> None:

@@ -15,9 +15,11 @@ from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 from penstock.policies.scheduling import Candidate, HighestRate
 
-OVERLAP_FIXED = 1.0
+OVERLAP_FIXED, OVERLAP_FIXED_DUE = 1.0, 0.5
 """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
-a start and an end leave the cores idle. Longer ones make batches fight for the cores."""
+a start and an end leave the cores idle. Longer ones make batches fight for the cores. Should the one that
+runs take longer than expected, its last stage waits until the tasks of the other are done: the second figure
+is for one whose rows would be late for that."""
 PARALLEL_MEMORY_S = 10.0
 LOOK_EVERY_S = 0.02
 """While a question is held, what waits is looked at no more often: over a large backlog a look takes a
@@ -108,7 +110,19 @@ class Scheduler:
         if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
             return False
         rest_s = running.cost.batch_s(lease.admitted) - (self._timer() - lease.began_s)
-        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
+        if rest_s > OVERLAP_FIXED * other.cost.fixed_s:
+            return False
+        overlap = OVERLAP_FIXED_DUE if self._is_due(running, rest_s, other) else OVERLAP_FIXED
+        return rest_s <= overlap * other.cost.fixed_s
+
+    def _is_due(self, running: Query, rest_s: float, other: Query) -> bool:
+        """Whether the rows of a batch that runs would be late, and are not yet, if another's came between."""
+        lease, target_s = running.lease, self._target_s(running)
+        if lease is None or not lease.arrival_s.size:
+            return False
+        done_s = (self._age_s(float(lease.arrival_s.min())) or 0.0) + max(rest_s, 0.0)
+        between_s = other.cost.batch_s(other.largest_rows)
+        return done_s <= target_s < done_s + between_s
 
     # -- is it worth it -------------------------------------------------------------------------
 
