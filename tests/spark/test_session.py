@@ -346,3 +346,15 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_directory(
     java = find_java({**cache, "JAVA_HOME": str(home)})
     assert java.home.parent == tmp_path
     assert os.access(java.home / "bin" / "java", os.X_OK)
+
+
+@pytest.mark.parametrize(("error", "is_said"), [(EOFError(), False), (ValueError("a wrong token"), True)])
+def test_a_jvm_that_closes_its_lines_first_is_no_traceback(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str], error: Exception, is_said: bool
+) -> None:
+    server = spark.sparkContext._accumulatorServer
+    try:
+        raise error
+    except Exception:
+        server.handle_error(None, "")  # type: ignore[arg-type]
+    assert ("Traceback" in capfd.readouterr().err) is is_said

@@ -93,6 +93,7 @@ def session(
         spark.sparkContext.setLogLevel(log_level.upper())
     if _has_local_files(master, local_files) and "spark.hadoop.fs.file.impl" not in chosen:
         _write_no_checksum_files(spark)
+    _quiet_end(spark)
     return spark
 
 
@@ -196,6 +197,18 @@ def session_settings(
 
 def _has_local_files(master: str, local_files: bool | None) -> bool:
     return master.startswith("local") if local_files is None else local_files
+
+
+def _quiet_end(spark: SparkSession) -> None:
+    """The JVM may close the line of its accumulators before PySpark does, which prints a traceback."""
+    server = spark.sparkContext._accumulatorServer
+    say = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            say(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign]
 
 
 def _write_no_checksum_files(spark: SparkSession) -> None:
