@@ -248,7 +248,7 @@ def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
 def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
     """Bucket of each key, by the hash of its text, so that any process agrees."""
     texts = values.cast(pa.string()).fill_null("")
-    if pc.sum(pc.binary_length(texts)).as_py() <= _SHORT_KEY * len(texts):
+    if (pc.sum(pc.binary_length(texts)).as_py() or 0) <= _SHORT_KEY * len(texts):
         return crc32_of(texts).astype(np.int64) % buckets
     encoded = pc.dictionary_encode(texts)
     hashes = crc32_of(encoded.dictionary).astype(np.int64)
