@@ -180,7 +180,7 @@ def test_delay_statistics_do_not_depend_on_the_order_of_the_samples() -> None:
     assert shuffled.tolist() != sorted(shuffled.tolist()), "the samples themselves are left as they were"
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50))
 def test_delay_percentiles_are_samples_and_rise(samples: list[float]) -> None:
     stats = DelayStats.of(np.array(samples))

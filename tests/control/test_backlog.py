@@ -101,7 +101,7 @@ def waiting_rows(readers: dict[str, tuple[Headers, dict[int, int]]]) -> list[tup
     return rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(situations())
 def test_what_waits_is_every_row_that_is_there_and_not_reached(
     situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float],
@@ -119,7 +119,7 @@ def test_what_waits_is_every_row_that_is_there_and_not_reached(
         assert waiting.oldest_s <= min(t for _, _, _, t in rows) + A_MICROSECOND
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(situations())
 def test_a_cut_takes_the_oldest_rows_between_its_times_within_its_limit(
     situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float],
@@ -167,7 +167,7 @@ def spread(readers: dict[str, tuple[Headers, dict[int, int]]]) -> float:
     return max(steps, default=0.0) + A_MICROSECOND
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(situations(), st.sampled_from([1.0, 1.5, 7.0]), st.sampled_from([1.0, 0.3]))
 def test_a_limit_of_one_row_or_more_always_advances(
     situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float], limit: float, keep: float
@@ -221,7 +221,7 @@ def test_a_reader_that_is_ahead_of_a_log_that_went_back_waits_for_nothing() -> N
     assert (waiting.rows, waiting.ends) == (0, {"r": {0: 15}})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50_000), st.integers(0, 9_000)), max_size=400))
 def test_a_profile_has_every_row_in_at_most_128_bins_and_none_too_early(
     steps: list[tuple[int, int, int]],

@@ -120,7 +120,7 @@ def test_at_a_steady_load_the_fixed_cost_stays_near_its_anchor(seed: int) -> Non
         assert machine.model.batch_s(40_000) == pytest.approx(true_s(40_000), rel=0.25)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.floats(0.005, 2.0),
     st.floats(1e-7, 1e-2),

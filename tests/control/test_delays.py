@@ -56,7 +56,7 @@ def test_a_distribution_is_that_of_its_rows() -> None:
     assert stats(np.array([1.0]), np.array([0.0])) == DelayStats()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(0.002, 3600.0)), st.integers(1, 5))
 def test_a_ledger_has_the_percentiles_to_two_percent_however_it_was_filled(
     delays_s: np.ndarray, parts: int

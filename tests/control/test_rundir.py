@@ -106,7 +106,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (path / "decisions.jsonl").read_text().splitlines()]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seen=st.lists(observations, max_size=7), batch_rows=st.integers(1, 4))
 def test_observations_are_read_back_as_they_were(seen: list[Observation], batch_rows: int) -> None:
     with TemporaryDirectory() as path:

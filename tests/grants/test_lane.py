@@ -123,7 +123,7 @@ plans = st.builds(
 grants = st.tuples(plans, st.integers(1, 160), st.integers(1, 160), st.floats(0, 1.2), st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(grants, min_size=1, max_size=5), st.integers(20, 60))
 def test_kept_and_shed_rows_are_all_rows_each_once(made: list[tuple], segment_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -304,7 +304,6 @@ def test_lanes_are_found_by_the_query_or_the_reader(shedding: Shedding, tmp_path
 # -- windows ----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(-200, 200), max_size=30),
     st.integers(1, 20),

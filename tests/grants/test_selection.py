@@ -105,9 +105,7 @@ def read_all(log: EmbeddedLog, offset: Offset, tasks: list[list[Range]]) -> list
     ]
 
 
-any_grant = settings(
-    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+any_grant = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @any_grant

@@ -261,7 +261,7 @@ def test_data_that_a_power_cut_lost_is_found_out(log: EmbeddedLog) -> None:
     file_bytes=st.integers(1, 5000),
     reopen=st.sets(st.integers(0, 11)),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_every_row_appended_is_there_once(
     tmp_path_factory: pytest.TempPathFactory,
     batches: list[int],

@@ -128,7 +128,7 @@ def test_what_a_paced_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     segment_rows=st.integers(1, 10_000),
     span_s=st.sampled_from([0.005, 0.02, 0.1]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_a_constant_rate_is_constant(rate: float, seconds: float, segment_rows: int, span_s: float) -> None:
     if rate * seconds / segment_rows > 1e5:
         segment_rows = 10_000
@@ -146,7 +146,7 @@ def test_a_constant_rate_is_constant(rate: float, seconds: float, segment_rows: 
     scale=st.sampled_from([0.1, 1.0, 2.5]),
     segment_rows=st.sampled_from([1000, 8192]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_a_schedule_of_counts_has_them_bin_by_bin(
     counts: list[int], bin_s: float, scale: float, segment_rows: int
 ) -> None:

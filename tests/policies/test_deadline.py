@@ -186,7 +186,7 @@ def headers(from_s: float, most_rows: int) -> st.SearchStrategy[list[tuple[float
     return st.lists(one, min_size=1, max_size=20, unique_by=lambda header: header[0])
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     headers(from_s=8.5, most_rows=20),
     st.floats(0.0, 0.2),
@@ -206,7 +206,7 @@ def test_nothing_is_shed_while_everything_that_waits_fits(
     assert grant.cut_s >= arrival_s[-1]
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     headers(from_s=5.0, most_rows=200),
     st.floats(0.0, 3.0),
@@ -311,7 +311,7 @@ def test_the_margin_of_micro_batches_leaves_three_quarters_of_the_target() -> No
     assert manager.state.margin_s == pytest.approx(0.5)
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     headers(from_s=5.0, most_rows=2000),
     st.builds(BatchTiming, st.floats(0.01, 1), st.floats(1e-6, 1e-2), st.floats(0.01, 3), st.floats(0.01, 5)),

@@ -117,7 +117,7 @@ real_pairs = st.tuples(st.floats(-0.95, 0.95), st.floats(-0.95, 0.95))
 conjugate_pairs = st.builds(cmath.rect, radii, st.floats(0.0, math.pi)).map(lambda p: (p, p.conjugate()))
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.one_of(real_pairs, conjugate_pairs), st.floats(-0.95, 0.95))
 def test_any_poles_inside_the_unit_circle_are_recovered_and_the_loop_converges(
     poles: tuple[complex, complex], a: float

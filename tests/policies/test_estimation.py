@@ -58,7 +58,7 @@ def paths_from(i: int, downstream: list[list[int]]) -> list[list[int]]:
     return [[i]] + [[i, *path] for d in downstream[i] for path in paths_from(d, downstream)]
 
 
-@settings(deadline=None, max_examples=80, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(networks())
 def test_coefficients_are_the_cost_of_following_a_tuple_along_every_path(
     network: tuple[np.ndarray, np.ndarray, list[list[int]]],

@@ -57,7 +57,7 @@ def test_capacity_moves_toward_the_load_by_eq_5_1(headroom: float, load: float, 
     assert toward_load(headroom, load) == pytest.approx(expected)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(within, within)
 def test_capacity_never_overshoots_the_load(headroom: float, load: float) -> None:
     moved = toward_load(headroom, load)
@@ -65,7 +65,7 @@ def test_capacity_never_overshoots_the_load(headroom: float, load: float) -> Non
     assert low * (1 - 1e-12) <= moved <= high * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(within, st.floats(0.0, 5.0), st.floats(0.0, 5.0))
 def test_a_wider_gap_moves_capacity_further_but_by_a_smaller_part(
     headroom: float, one: float, other: float
@@ -105,7 +105,7 @@ def test_busy_time_forgets_by_the_memory_and_by_how_busy_it_was() -> None:
     assert half_idle == pytest.approx(1.0 - forgotten / 2 * 0.5)
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(within, st.floats(0.05, 1.0), st.floats(0.01, 1.0), st.floats(0.01, 2.0), st.floats(0.05, 5.0))
 def test_busy_time_moves_toward_what_was_measured_and_never_past_it(
     headroom: float, pace: float, busy_part: float, period_s: float, memory_s: float

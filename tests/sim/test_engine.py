@@ -128,7 +128,7 @@ def bursty(seed: int, rate_per_s: float, until_s: float) -> FloatArray:
     )
 
 
-@settings(deadline=None, max_examples=80, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(st.data())
 def test_every_offered_row_is_admitted_shed_or_waiting_in_every_period_of_every_run(
     data: st.DataObject,

@@ -46,7 +46,7 @@ def test_percentiles_are_within_half_a_percent_of_the_samples(seed: int) -> None
     assert stats.p99_s == pytest.approx(exact.p99_s, rel=0.006)
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=60))
 def test_a_percentile_is_the_samples_rounded_up_by_at_most_half_a_percent(samples: list[float]) -> None:
     delays = np.array(samples)

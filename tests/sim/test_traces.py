@@ -137,7 +137,7 @@ def test_replicas_stay_in_the_gap_before_the_next_arrival() -> None:
     rate_scale=st.floats(0.5, 7.0),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_scaled_arrivals_are_sorted_inside_the_duration_and_exactly_as_many_as_asked(
     times_s: list[float], rate_scale: float, seed: int
 ) -> None:
@@ -151,7 +151,7 @@ def test_scaled_arrivals_are_sorted_inside_the_duration_and_exactly_as_many_as_a
 
 
 @given(times_s=st.lists(st.floats(0.0, 1e6), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_written_times_are_read_back_exactly(
     tmp_path_factory: pytest.TempPathFactory, times_s: list[float]
 ) -> None:

@@ -72,7 +72,7 @@ def test_a_step_workload_may_be_silent_throughout() -> None:
 @given(
     pieces=st.lists(st.tuples(st.floats(0.01, 20.0), st.floats(0.0, 300.0)), min_size=1, max_size=8),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_step_workload_has_as_many_arrivals_as_its_rates_integrate_to(
     pieces: list[tuple[float, float]],
 ) -> None:
