@@ -6,14 +6,13 @@ import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from penstock.control.cost import CostModel
 from penstock.control.granting import OLD_TARGETS, warn_of_late
-from penstock.control.members import Lease, Query
+from penstock.control.members import Lease, Query, Tail
 from penstock.control.redistribution import Redistribution
-from penstock.control.scheduling import LATEST_AT, OVERLAP_FIXED, OVERLAP_FIXED_DUE, Scheduler
+from penstock.control.scheduling import GUESSED_OVERLAP_FIXED, LATEST_AT, OVERLAP_FIXED, Scheduler
 from penstock.control.turns import Turns
 from penstock.model import QueryClass
 from penstock.policies.scheduling import capacity_policy
@@ -75,29 +74,57 @@ EQUAL = {"first": 1.0, "second": 1.0}
 
 
 def test_the_next_batch_is_granted_before_the_one_that_runs_ends_and_not_much_before() -> None:
-    early = OVERLAP_FIXED * query("second").cost.fixed_s
+    early = GUESSED_OVERLAP_FIXED * query("second").cost.fixed_s
     assert not Stage(EQUAL).granted_at(Stage(EQUAL).ends_s - early - 0.05)
     assert Stage(EQUAL).granted_at(Stage(EQUAL).ends_s - early + 0.05)
 
 
-@pytest.mark.parametrize(
-    ("oldest_s", "overlap"),
-    [
-        pytest.param(0.1, OVERLAP_FIXED, id="there is time for the other before it"),
-        pytest.param(1.0, OVERLAP_FIXED_DUE, id="the other would make it late"),
-        pytest.param(9.0, OVERLAP_FIXED, id="it is late already"),
-    ],
-)
-def test_a_batch_whose_rows_would_be_late_is_overlapped_by_less(oldest_s: float, overlap: float) -> None:
-    def stage() -> Stage:
-        made = Stage(EQUAL, age_s=oldest_s)
-        assert made.first.lease is not None
-        made.first.lease.arrival_s, made.second.largest_rows = np.zeros(1), ROWS // 10
-        return made
+def told(jobs: int = 1, tail_s: float = 0.05) -> Stage:
+    """A stage whose driver tells of last stages; those of earlier batches took `tail_s`."""
+    stage = Stage(EQUAL)
+    stage.first.tail = Tail(jobs, tail_s / stage.ends_s)
+    return stage
 
-    early = overlap * query("second").cost.fixed_s
-    assert not stage().granted_at(stage().ends_s - early - 0.05)
-    assert stage().granted_at(stage().ends_s - early + 0.05)
+
+def start_last_stage(stage: Stage) -> None:
+    assert stage.first.lease is not None
+    stage.first.lease.start_last_stage(stage.timer())
+
+
+def test_a_batch_that_has_not_started_its_last_stage_is_waited_for_however_long_it_takes() -> None:
+    stage = told()
+    assert not stage.granted_at(3 * stage.ends_s)
+    start_last_stage(stage)
+    assert stage.granted_at(0.0)
+
+
+def test_a_batch_is_waited_for_until_the_last_of_its_jobs_has_started_its_last_stage() -> None:
+    stage = told(jobs=2)
+    start_last_stage(stage)
+    assert not stage.granted_at(stage.ends_s)
+    start_last_stage(stage)
+    assert stage.granted_at(0.0)
+
+
+def test_a_long_last_stage_is_overlapped_at_its_end_alone() -> None:
+    early = OVERLAP_FIXED * query("second").cost.fixed_s
+    stage = told(tail_s=early + 1.0)
+    start_last_stage(stage)
+    assert not stage.granted_at(0.95)
+    assert stage.granted_at(0.1)
+
+
+def test_how_long_last_stages_take_is_learned_and_forgotten_when_nobody_tells() -> None:
+    tail, lease = Tail(), Lease(10.0, 0.0, {}, {})
+    lease.start_last_stage(11.5)
+    tail.learn(lease, 2.0)
+    assert (tail.jobs, tail.fraction) == (1, 0.25)
+    shorter = Lease(20.0, 0.0, {}, {})
+    shorter.start_last_stage(22.0)
+    tail.learn(shorter, 2.0)
+    assert tail.fraction == pytest.approx(0.25 * 2 / 3)
+    tail.learn(Lease(30.0, 0.0, {}, {}), 2.0)
+    assert tail.jobs == 0
 
 
 def test_a_query_whose_cost_is_not_known_waits_for_the_end() -> None:

@@ -174,6 +174,10 @@ def _print(console: Console, result: DemoResult) -> None:
         f"({result.capacity.rows_per_s:,.0f} rows/s before, {result.capacity_after.rows_per_s:,.0f} after)",
         highlight=False,
     )
+    for missed in result.missed:
+        console.print(f"[red]missed:[/] {missed}", highlight=False, soft_wrap=True)
+    if result.missed:
+        console.print("a machine that others use too may be the cause: run it again", highlight=False)
 
 
 def _plot(console: Console, result: DemoResult, path: Path) -> None:

@@ -289,6 +289,7 @@ class Governor:
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 self._send_out(query, now_s)
         query.cost.learn(lease.admitted, took_s)
+        query.tail.learn(lease, took_s)
         query.largest_rows = max(query.largest_rows, lease.admitted)
 
     def _send_out(self, query: Query, now_s: float) -> None:

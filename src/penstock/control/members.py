@@ -76,6 +76,8 @@ class Lease:
         admitted: Rows that are processed, known once it is logged.
         planned_s: How long the turn may be.
         spare: Whether no other class wanted the turn.
+        jobs: Spark's jobs of the batch that have started their last stage, as far as the driver says.
+        last_stage_s: On the timer, when the last of them did.
     """
 
     began_s: float
@@ -91,6 +93,37 @@ class Lease:
     admitted: int = 0
     planned_s: float = math.inf
     spare: bool = False
+    jobs: int = 0
+    last_stage_s: float = math.inf
+
+    def start_last_stage(self, now_s: float) -> None:
+        """A job of the batch has started its last stage."""
+        self.jobs += 1
+        self.last_stage_s = now_s
+
+
+TAIL_MEMORY_BATCHES = 3.0
+
+
+@dataclass(slots=True)
+class Tail:
+    """The last stages of a query's batches, by those before.
+
+    Attributes:
+        jobs: Spark's jobs in a batch; 0 if the driver does not tell.
+        fraction: The part of a batch's time that is left when the last of them starts its last stage.
+    """
+
+    jobs: int = 0
+    fraction: float = 0.0
+
+    def learn(self, lease: Lease, took_s: float) -> None:
+        """Takes in a batch that is complete."""
+        if lease.jobs:
+            fraction = 1.0 - (lease.last_stage_s - lease.began_s) / took_s
+            weight = 1.0 / TAIL_MEMORY_BATCHES if self.jobs else 1.0
+            self.fraction += weight * (fraction - self.fraction)
+        self.jobs = lease.jobs
 
 
 RATE_EVERY_S = 0.1
@@ -145,6 +178,7 @@ class Query:
     """Which driver's Spark runs it."""
     past: dict[str, Gone] = field(default_factory=dict)
     """Readers that are gone: they stay in the books."""
+    tail: Tail = field(default_factory=Tail)
 
     def came(self, rows: int, now_s: float, memory_s: float) -> None:
         """Rows have arrived since the last call; their rate is a mean that forgets.

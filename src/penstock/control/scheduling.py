@@ -15,11 +15,11 @@ from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 from penstock.policies.scheduling import Candidate, HighestRate
 
-OVERLAP_FIXED, OVERLAP_FIXED_DUE = 1.0, 0.5
+OVERLAP_FIXED, GUESSED_OVERLAP_FIXED = 1.0, 0.5
 """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
-a start and an end leave the cores idle. Longer ones make batches fight for the cores. Should the one that
-runs take longer than expected, its last stage waits until the tasks of the other are done: the second figure
-is for one whose rows would be late for that."""
+a start and an end leave the cores idle. Longer ones make batches fight for the cores. The second figure is
+for where the driver does not say when last stages start: should the one that runs take longer than expected,
+its last stage waits until the tasks of the other are done."""
 PARALLEL_MEMORY_S = 10.0
 LOOK_EVERY_S = 0.02
 """While a question is held, what waits is looked at no more often: over a large backlog a look takes a
@@ -104,25 +104,19 @@ class Scheduler:
         """Whether a batch ends about when another, granted now, would begin to need the cores.
 
         Starting a batch (offset log, planning, tasks) leaves the cores idle: it runs beside the end of the
-        one before.
+        one before, but not before that has started its last stage, where the driver tells of it.
         """
         lease = running.lease
         if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
             return False
-        rest_s = running.cost.batch_s(lease.admitted) - (self._timer() - lease.began_s)
-        if rest_s > OVERLAP_FIXED * other.cost.fixed_s:
+        expected_s, now = running.cost.batch_s(lease.admitted), self._timer()
+        if not running.tail.jobs:
+            rest_s = expected_s - (now - lease.began_s)
+            return rest_s <= GUESSED_OVERLAP_FIXED * other.cost.fixed_s
+        if lease.jobs < running.tail.jobs:
             return False
-        overlap = OVERLAP_FIXED_DUE if self._is_due(running, rest_s, other) else OVERLAP_FIXED
-        return rest_s <= overlap * other.cost.fixed_s
-
-    def _is_due(self, running: Query, rest_s: float, other: Query) -> bool:
-        """Whether the rows of a batch that runs would be late, and are not yet, if another's came between."""
-        lease, target_s = running.lease, self._target_s(running)
-        if lease is None or not lease.arrival_s.size:
-            return False
-        done_s = (self._age_s(float(lease.arrival_s.min())) or 0.0) + max(rest_s, 0.0)
-        between_s = other.cost.batch_s(other.largest_rows)
-        return done_s <= target_s < done_s + between_s
+        rest_s = running.tail.fraction * expected_s - (now - lease.last_stage_s)
+        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
 
     # -- is it worth it -------------------------------------------------------------------------
 

@@ -177,6 +177,9 @@ class ControlServer:
                 return {"ok": True}
             case "planned":
                 return await self._planned(message)
+            case "last_stage":
+                self._last_stage(message)
+                return {"ok": True}
             case "plan":
                 return {"plan": plan(self.governor)}
             case "status":
@@ -238,6 +241,13 @@ class ControlServer:
         tokens = set(message["tokens"])
         found = self.governor.queries.values()
         return [q for q in found if any(reader.token in tokens for reader in q.readers.values())]
+
+    def _last_stage(self, message: Mapping[str, Any]) -> None:
+        """A batch has started its last stage; queries made from one DataFrame cannot be told apart."""
+        queries = self._queries(message)
+        if len(queries) == 1 and queries[0].lease is not None:
+            queries[0].lease.start_last_stage(self.governor.timer())
+            self._notify()  # another may begin beside it
 
     async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reader_id = message["reader"]

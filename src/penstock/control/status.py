@@ -83,6 +83,7 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
         "ungoverned": query.ungoverned,
         "fixed_s": cost.fixed_s if cost.ready else None,
         "row_s": cost.row_s if cost.ready else None,
+        "last_stage": query.tail.fraction if query.tail.jobs else None,
         "readers": each,
     }
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from penstock.control.observe import ClassPlant
 from penstock.control.rundir import check_new
 from penstock.errors import PenstockError
 from penstock.spark.source import FORMAT_NAME, SourceOptions
+from penstock.spark.stages import StageListener
 
 if TYPE_CHECKING:
     from penstock.spark.flow import Flow
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
+TELL_TIMEOUT_S = 0.2
 
 
 def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
@@ -79,15 +82,27 @@ class Agent:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._known: set[str] = set()
+        self._tokens: dict[str, list[str]] = {}
+        """By run of a query that is governed, its tokens."""
         self._told = True
         """Whether the control plane knows what was changed since the start."""
+        self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
+        self._listener = StageListener(flow.spark, self._last_stage)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
+        self._listener.stop()
         self._thread.join(10)
+        self._line.close()
+
+    def _last_stage(self, run: str) -> None:
+        """Spark's events wait while this is told: a control plane that is silent misses it."""
+        if run in self._tokens:
+            with suppress(PenstockError):
+                self._line.request({"op": "last_stage", "tokens": self._tokens[run]})
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
@@ -107,10 +122,14 @@ class Agent:
     def _check_queries(self) -> None:
         """Refuses what cannot be governed, and tells whose answers are windows."""
         active = list(self._flow.spark.streams.active)
+        for gone in self._tokens.keys() - {query.runId for query in active}:
+            del self._tokens[gone]
         for query in active:
             if query.runId in self._known:
                 continue
             tokens = self._flow.tokens & tokens_of(query)
+            if tokens:
+                self._tokens[query.runId] = sorted(tokens)
             if tokens and closes_windows(query):
                 self._flow.request({"op": "windows", "tokens": sorted(tokens)})
             refusal = _refusal(query)

@@ -1,0 +1,73 @@
+"""Tells when a micro-batch has started its last stage.
+
+From then on it waits for no core behind others: the next batch may start beside it. Spark does not interrupt
+tasks, so a batch that starts earlier lets that last stage wait until all of its own tasks are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+JOB_GROUP = "spark.jobGroup.id"
+"""The property in which jobs of a streaming query carry the id of its run."""
+
+
+class StageListener:
+    """Listens to Spark's own events: some thirty a micro-batch, a few milliseconds in all.
+
+    Args:
+        spark: The session.
+        started: Called with the run of a query when one of its jobs has started its last stage.
+    """
+
+    class Java:
+        implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
+
+    def __init__(self, spark: SparkSession, started: Callable[[str], None]) -> None:
+        self._started = started
+        self._last: dict[int, tuple[int, str]] = {}
+        """By stage that is the last of a job, the job and the run."""
+        context = spark.sparkContext
+        assert context._jvm is not None
+        ensure_callback_server_started(context._gateway)
+        held = context._jvm.java.util.ArrayList()
+        held.add(self)
+        # Spark removes the very object that was added, and each way to Java would make another one of this
+        self._as_java = held.get(0)
+        self._spark = context._jsc.sc()
+        self._spark.addSparkListener(self._as_java)
+
+    def stop(self) -> None:
+        self._spark.removeSparkListener(self._as_java)
+
+    def onJobStart(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        run = event.properties().getProperty(JOB_GROUP)
+        stages = event.stageIds()
+        if run is not None and stages.size():
+            last = max(stages.apply(i) for i in range(stages.size()))
+            self._last[last] = event.jobId(), run
+
+    def onStageSubmitted(self, event: Any) -> None:  # noqa: N802
+        _, run = self._last.pop(event.stageInfo().stageId(), (0, None))
+        if run is not None:
+            self._started(run)
+
+    def onJobEnd(self, event: Any) -> None:  # noqa: N802
+        """Forgets a job that never came to its last stage."""
+        job = event.jobId()
+        for stage in [stage for stage, (of, _) in self._last.items() if of == job]:
+            del self._last[stage]
+
+    def __getattr__(self, name: str) -> Callable[[Any], None]:
+        """Events of all other kinds."""
+        if not name.startswith("on"):
+            raise AttributeError(name)
+        return _ignore
+
+
+def _ignore(event: Any) -> None:
+    """Nothing to do."""
