@@ -84,7 +84,11 @@ def _run(console: Console, folder: Path) -> DemoResult:
     spark = None
     try:
         say("starting Spark")
-        kept: dict[str, Any] = {"spark.sql.streaming.numRecentProgressUpdates": 10_000}
+        kept: dict[str, Any] = {
+            "spark.sql.streaming.numRecentProgressUpdates": 10_000,
+            # a thousand devices: more partitions of the state only make each micro-batch cost more
+            "spark.sql.shuffle.partitions": 1,
+        }
         with stderr_to(folder / "spark.log"):  # stopping plain queries inside a batch is noisy
             spark = session(app="penstock-demo", **kept)
         say("warming up")
