@@ -35,6 +35,23 @@ def test_a_listener_hears_of_the_last_stage_of_each_job_until_it_is_stopped(spar
         context.setLocalProperty("spark.jobGroup.id", None)
 
 
+def test_a_listener_that_stops_leaves_another_one_listening(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    for leaves in (0, 1):
+        heard: list[list[str]] = [[], []]
+        listeners = [StageListener(spark, each.append) for each in heard]
+        listeners[leaves].stop()
+        context.setJobGroup("theirs", "two stages")
+        try:
+            assert spark.range(1000).repartition(2).count() == 1000
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        assert heard[1 - leaves]
+        assert not heard[leaves]
+        listeners[1 - leaves].stop()
+
+
 def test_a_job_without_a_group_and_one_that_fails_leave_nothing_behind(spark: SparkSession) -> None:
     heard: list[str] = []
     listener = StageListener(spark, heard.append)

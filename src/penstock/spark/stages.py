@@ -62,6 +62,16 @@ class StageListener:
         for stage in [stage for stage, (of, _) in self._last.items() if of == job]:
             del self._last[stage]
 
+    def equals(self, other: Any) -> bool:
+        """Java asks this only of two objects: whether they are the same one it knows."""
+        return False
+
+    def hashCode(self) -> int:  # noqa: N802
+        return id(self) & 0x7FFFFFFF
+
+    def toString(self) -> str:  # noqa: N802
+        return "penstock's listener"
+
     def __getattr__(self, name: str) -> Callable[[Any], None]:
         """Events of all other kinds."""
         if not name.startswith("on"):
