@@ -79,9 +79,9 @@ def test_the_next_batch_is_granted_before_the_one_that_runs_ends_and_not_much_be
     assert Stage(EQUAL).granted_at(Stage(EQUAL).ends_s - early + 0.05)
 
 
-def told(jobs: int = 1, tail_s: float = 0.05) -> Stage:
+def told(jobs: int = 1, tail_s: float = 0.05, slots: int = 1) -> Stage:
     """A stage whose driver tells of last stages; those of earlier batches took `tail_s`."""
-    stage = Stage(EQUAL)
+    stage = Stage(EQUAL, slots=slots)
     stage.first.tail = Tail(jobs, tail_s / stage.ends_s)
     return stage
 
@@ -91,17 +91,41 @@ def start_last_stage(stage: Stage) -> None:
     stage.first.lease.start_last_stage(stage.timer())
 
 
-def test_a_batch_that_has_not_started_its_last_stage_is_waited_for_however_long_it_takes() -> None:
+def held_back(stage: Stage) -> bool:
+    """Whether the second's batch, granted beside the first's, waits before it takes cores."""
+    stage.second.lease = Lease(stage.timer(), 0.0, {}, {}, admitted=ROWS)
+    return stage.scheduler.holds_back(stage.second)
+
+
+def test_a_batch_that_was_granted_early_takes_no_cores_before_the_last_stage_of_the_one_that_runs() -> None:
     stage = told()
-    assert not stage.granted_at(3 * stage.ends_s)
+    assert stage.granted_at(stage.ends_s - 0.1)
+    assert held_back(stage)
+    stage.timer.advance(10 * stage.ends_s)
+    assert held_back(stage), "however long it takes"
     start_last_stage(stage)
-    assert stage.granted_at(0.0)
+    assert not held_back(stage)
 
 
-def test_a_batch_is_waited_for_until_the_last_of_its_jobs_has_started_its_last_stage() -> None:
+def test_a_batch_that_was_granted_early_waits_for_the_last_of_several_jobs() -> None:
     stage = told(jobs=2)
     start_last_stage(stage)
-    assert not stage.granted_at(stage.ends_s)
+    assert held_back(stage)
+    start_last_stage(stage)
+    assert not held_back(stage)
+
+
+def test_nothing_is_held_back_where_nobody_tells_or_there_is_a_slot_or_the_other_is_done() -> None:
+    assert not held_back(Stage(EQUAL))
+    two = told(slots=2)
+    assert not held_back(two)
+    done = told()
+    done.first.lease = None
+    assert not held_back(done)
+
+
+def test_a_batch_that_comes_to_its_last_stage_sooner_than_expected_is_overlapped_at_once() -> None:
+    stage = told()
     start_last_stage(stage)
     assert stage.granted_at(0.0)
 
@@ -114,16 +138,26 @@ def test_a_long_last_stage_is_overlapped_at_its_end_alone() -> None:
     assert stage.granted_at(0.1)
 
 
+def test_time_in_which_a_batch_is_held_back_does_not_count_as_its_own() -> None:
+    lease = Lease(10.0, 0.0, {}, {})
+    lease.hold(10.5)
+    lease.hold(10.7)
+    assert lease.ran_s(11.0) == 0.5
+    lease.let_go(12.0)
+    lease.let_go(12.5)
+    assert lease.ran_s(13.0) == pytest.approx(1.5)
+
+
 def test_how_long_last_stages_take_is_learned_and_forgotten_when_nobody_tells() -> None:
     tail, lease = Tail(), Lease(10.0, 0.0, {}, {})
     lease.start_last_stage(11.5)
-    tail.learn(lease, 2.0)
+    tail.learn(lease, 12.0)
     assert (tail.jobs, tail.fraction) == (1, 0.25)
     shorter = Lease(20.0, 0.0, {}, {})
     shorter.start_last_stage(22.0)
-    tail.learn(shorter, 2.0)
+    tail.learn(shorter, 22.0)
     assert tail.fraction == pytest.approx(0.25 * 2 / 3)
-    tail.learn(Lease(30.0, 0.0, {}, {}), 2.0)
+    tail.learn(Lease(30.0, 0.0, {}, {}), 32.0)
     assert tail.jobs == 0
 
 

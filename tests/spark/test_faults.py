@@ -354,3 +354,21 @@ def test_a_checkpoint_is_refused_on_a_stream_that_was_created_anew(
         query = to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
         assert "a checkpoint goes on with the stream it was begun on" in error_of(query)
     assert ids(results(spark, tmp_path / "out")) == list(range(100))
+
+
+STOPS_SPARK_FIRST = """
+import sys
+import penstock
+spark = penstock.session(cores=2)
+config = {"log": sys.argv[1], "classes": {"gold": {"target": "5s"}}}
+with penstock.attach(spark, config) as flow:
+    spark.stop()
+print("control plane", "alive" if flow.control._process.poll() is None else "ended")
+"""
+
+
+@pytest.mark.spark
+def test_a_flow_ends_its_control_plane_also_where_spark_was_stopped_first(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPS_SPARK_FIRST, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "control plane ended\n"), ran.stderr[-2000:]

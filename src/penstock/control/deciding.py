@@ -84,7 +84,7 @@ class Decider:
         if query.lease is None or not query.cost.ready:
             return 0.0
         expected_s = query.cost.batch_s(query.lease.admitted)
-        return max(0.0, expected_s - (self._timer() - query.lease.began_s))
+        return max(0.0, expected_s - query.lease.ran_s(self._timer()))
 
 
 def timing(query: Query, turn: Turn) -> BatchTiming | None:

@@ -238,7 +238,10 @@ class Governor:
         return self.queries[self.readers[reader_id].query].leader == reader_id
 
     def planned(self, reader_id: str, offset: Offset, admitted: int, set_aside: bool = False) -> bool:
-        """Spark plans a batch. Without a lease (a batch run again after a restart) it takes a slot first.
+        """Spark plans a batch; its tasks come next.
+
+        Without a lease (a batch run again after a restart) it takes a slot first. One that was granted early
+        waits until the batch before it has started its last stage.
 
         Args:
             reader_id: Of which reader.
@@ -257,6 +260,10 @@ class Governor:
             query.lease = Lease(self.timer(), math.inf, {}, {}, replay=True)
             query.lease.answered.update(query.readers)
         lease = query.lease
+        if self._scheduler.holds_back(query):
+            lease.hold(self.timer())
+            return False
+        lease.let_go(self.timer())
         if reader_id not in lease.logged:
             lease.answered.add(reader_id)
             lease.logged.add(reader_id)
@@ -270,7 +277,7 @@ class Governor:
         return True
 
     def _complete(self, query: Query, lease: Lease) -> None:
-        took_s = self.timer() - lease.began_s
+        took_s = lease.ran_s(self.timer())
         self._release(query)
         query.done_s = self.timer()
         query.batches += 1
@@ -289,7 +296,7 @@ class Governor:
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 self._send_out(query, now_s)
         query.cost.learn(lease.admitted, took_s)
-        query.tail.learn(lease, took_s)
+        query.tail.learn(lease, self.timer())
         query.largest_rows = max(query.largest_rows, lease.admitted)
 
     def _send_out(self, query: Query, now_s: float) -> None:

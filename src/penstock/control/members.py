@@ -78,6 +78,8 @@ class Lease:
         spare: Whether no other class wanted the turn.
         jobs: Spark's jobs of the batch that have started their last stage, as far as the driver says.
         last_stage_s: On the timer, when the last of them did.
+        held_s: How long it was held back before it could take cores.
+        held_since_s: On the timer, since when it is.
     """
 
     began_s: float
@@ -95,11 +97,27 @@ class Lease:
     spare: bool = False
     jobs: int = 0
     last_stage_s: float = math.inf
+    held_s: float = 0.0
+    held_since_s: float | None = None
 
     def start_last_stage(self, now_s: float) -> None:
         """A job of the batch has started its last stage."""
         self.jobs += 1
         self.last_stage_s = now_s
+
+    def hold(self, now_s: float) -> None:
+        """It may not take cores yet."""
+        if self.held_since_s is None:
+            self.held_since_s = now_s
+
+    def let_go(self, now_s: float) -> None:
+        """It may."""
+        if self.held_since_s is not None:
+            self.held_s, self.held_since_s = self.held_s + now_s - self.held_since_s, None
+
+    def ran_s(self, now_s: float) -> float:
+        """How long it has run, without the time in which it was held back."""
+        return (now_s if self.held_since_s is None else self.held_since_s) - self.began_s - self.held_s
 
 
 TAIL_MEMORY_BATCHES = 3.0
@@ -117,12 +135,12 @@ class Tail:
     jobs: int = 0
     fraction: float = 0.0
 
-    def learn(self, lease: Lease, took_s: float) -> None:
+    def learn(self, lease: Lease, now_s: float) -> None:
         """Takes in a batch that is complete."""
         if lease.jobs:
-            fraction = 1.0 - (lease.last_stage_s - lease.began_s) / took_s
+            fraction = (now_s - lease.last_stage_s) / max(lease.ran_s(now_s), 1e-9)
             weight = 1.0 / TAIL_MEMORY_BATCHES if self.jobs else 1.0
-            self.fraction += weight * (fraction - self.fraction)
+            self.fraction += weight * (min(fraction, 1.0) - self.fraction)
         self.jobs = lease.jobs
 
 

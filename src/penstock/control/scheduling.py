@@ -18,8 +18,8 @@ from penstock.policies.scheduling import Candidate, HighestRate
 OVERLAP_FIXED, GUESSED_OVERLAP_FIXED = 1.0, 0.5
 """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as long as
 a start and an end leave the cores idle. Longer ones make batches fight for the cores. The second figure is
-for where the driver does not say when last stages start: should the one that runs take longer than expected,
-its last stage waits until the tasks of the other are done."""
+for where the driver does not say when last stages start, so that nothing holds back a batch that comes early:
+should the one that runs take longer than expected, its last stage waits until the other's tasks are done."""
 PARALLEL_MEMORY_S = 10.0
 LOOK_EVERY_S = 0.02
 """While a question is held, what waits is looked at no more often: over a large backlog a look takes a
@@ -104,19 +104,31 @@ class Scheduler:
         """Whether a batch ends about when another, granted now, would begin to need the cores.
 
         Starting a batch (offset log, planning, tasks) leaves the cores idle: it runs beside the end of the
-        one before, but not before that has started its last stage, where the driver tells of it.
+        one before.
         """
         lease = running.lease
         if lease is None or lease.replay or not lease.logged or not (running.cost.ready and other.cost.ready):
             return False
-        expected_s, now = running.cost.batch_s(lease.admitted), self._timer()
-        if not running.tail.jobs:
-            rest_s = expected_s - (now - lease.began_s)
-            return rest_s <= GUESSED_OVERLAP_FIXED * other.cost.fixed_s
-        if lease.jobs < running.tail.jobs:
+        now, tail = self._timer(), running.tail
+        expected_s = running.cost.batch_s(lease.admitted)
+        rest_s, overlap = expected_s - lease.ran_s(now), GUESSED_OVERLAP_FIXED
+        if tail.jobs:
+            overlap = OVERLAP_FIXED
+            if lease.jobs >= tail.jobs:
+                rest_s = min(rest_s, tail.fraction * expected_s - (now - lease.last_stage_s))
+        return rest_s <= overlap * other.cost.fixed_s
+
+    def holds_back(self, query: Query) -> bool:
+        """Whether a batch that was granted beside another must wait before it takes cores.
+
+        Spark does not interrupt tasks. Those of a batch that comes early would keep the cores for which the
+        last stage of the other then waits; so that one starts its last stage first.
+        """
+        held = self._held()
+        if query.lease is None or query.lease.replay or len(held) <= self._slots:
             return False
-        rest_s = running.tail.fraction * expected_s - (now - lease.last_stage_s)
-        return rest_s <= OVERLAP_FIXED * other.cost.fixed_s
+        others = [(q.lease, q.tail) for q in held if q is not query and q.lease is not None]
+        return any(lease.began_s <= query.lease.began_s and lease.jobs < tail.jobs for lease, tail in others)
 
     # -- is it worth it -------------------------------------------------------------------------
 
@@ -239,12 +251,12 @@ class Scheduler:
         """What the batch that a query runs has cost its class so far."""
         lease = query.lease
         assert lease is not None
-        took_s = self._timer() - lease.began_s
+        took_s = lease.ran_s(self._timer())
         return self.turns.price(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
 
     def charge(self, query: Query, lease: Lease) -> None:
         """Books the batch that a query ran."""
-        took_s = self._timer() - lease.began_s
+        took_s = lease.ran_s(self._timer())
         self.turns.charge(query.cls, took_s, lease.planned_s, lease.spare, not query.cost.ready)
 
     def _waited_s(self, query: Query) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -296,7 +297,10 @@ class Flow:
             self._stopped = True
         self._agent.stop()
         self._refuse(timeout_s)
-        for query in self.active_queries():
+        running: list[StreamingQuery] = []
+        with suppress(Py4JError):  # Spark was stopped before, and its queries with it
+            running = self.active_queries()
+        for query in running:
             query.stop()
         for name, sink in self._sinks.items():
             sink.close()
