@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 TELL_TIMEOUT_S = 0.2
+"""Spark's events wait for an answer so long."""
 
 
 def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
@@ -99,10 +100,10 @@ class Agent:
         self._line.close()
 
     def _last_stage(self, run: str) -> None:
-        """Spark's events wait while this is told: a control plane that is silent misses it."""
-        if run in self._tokens:
+        """Tells that a batch has started its last stage; a control plane that is silent misses it."""
+        if tokens := self._tokens.get(run):
             with suppress(PenstockError):
-                self._line.request({"op": "last_stage", "tokens": self._tokens[run]})
+                self._line.request({"op": "last_stage", "tokens": tokens})
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):

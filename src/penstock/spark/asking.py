@@ -76,7 +76,9 @@ class Asking:
             self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()})
 
     def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> None:
-        """Says that Spark plans a batch; waits for a slot if it has none (a batch run again).
+        """Says that Spark plans a batch; waits until its tasks may have the cores.
+
+        That is when the batch before it has started its last stage, or there is a slot (a batch run again).
 
         Args:
             offset: Where the batch ends.

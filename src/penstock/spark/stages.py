@@ -63,7 +63,7 @@ class StageListener:
             del self._last[stage]
 
     def equals(self, other: Any) -> bool:
-        """Java asks this only of two objects: whether they are the same one it knows."""
+        """Java asks when it has found that they are two objects."""
         return False
 
     def hashCode(self) -> int:  # noqa: N802
