@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.control.changing import change_class, remove_class
 from penstock.control.granting import FIRST_ROWS
-from penstock.control.members import Answer, Joining
+from penstock.control.members import Answer, Joining, Lease, Tail
 from penstock.control.status import status
 from penstock.control.what_if import Feasibility
 from penstock.errors import InvalidInputError, UnknownNameError
@@ -206,6 +207,32 @@ def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_fro
     assert desk.governor.queries["b"].cost.state.seen == 0
     assert desk.governor.queries["b"].lease is None
     assert status(desk.governor)["classes"]["gold"]["queries"]["b"]["admitted"] == 700
+
+
+def test_a_batch_that_is_held_back_counts_once_it_may_take_cores(desk: Desk) -> None:
+    log, governor, timer = desk.log("readings"), desk.governor, desk.cluster.timer
+    log.append(rows(5000))
+    for reader in ("a", "b"):
+        desk.join(reader, log)
+    desk.batch("a")
+    running = governor.queries["a"].lease
+    assert running is not None
+    governor.queries["a"].tail = Tail(jobs=1)
+    early = governor.queries["b"].lease = Lease(timer(), math.inf, {"b": {0: 700}}, {"b": {}})
+    offset = Offset("b", {0: 0}, {0: 700}, grant=1, books=Books(700))
+
+    def admitted() -> int:
+        found: int = status(governor)["classes"]["gold"]["queries"]["b"]["admitted"]
+        return found
+
+    assert not governor.planned("b", offset, 700)
+    desk.pass_s(0.5)
+    assert not governor.planned("b", offset, 700)
+    assert admitted() == 0
+    running.start_last_stage(timer())
+    assert governor.planned("b", offset, 700)
+    assert admitted() == 700
+    assert early.ran_s(timer()) == pytest.approx(0.0), "what it waited is not its cost"
 
 
 def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(desk: Desk) -> None:

@@ -35,12 +35,7 @@ class Stage:
     """A class `first` whose batch runs, and a class `second` that asks."""
 
     def __init__(
-        self,
-        weights: dict[str, float],
-        waiting: int = ROWS,
-        slots: int = 1,
-        known: bool = True,
-        age_s: float = 0.0,
+        self, weights: dict[str, float], waiting: int = ROWS, slots: int = 1, known: bool = True
     ) -> None:
         self.timer = ManualClock(0.0)
         self.first, self.second = query("first"), query("second", known)
@@ -61,7 +56,7 @@ class Stage:
             return q.waiting
 
         self.scheduler = Scheduler(
-            classes, queries, turns, capacity, slots, False, look, lambda _: age_s, self.timer
+            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
