@@ -62,7 +62,7 @@ class Contest:
             most = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
             if most is None or not self._yields(first, most):
                 return first, able
-            able, first = self._late_after(most, first), most
+            able, first = self._in_need_after(most, first), most
 
     def _of(self, cls: str) -> list[Query]:
         return [query for query in self.wanting if query.cls == cls]
@@ -78,8 +78,14 @@ class Contest:
         wait_s = self._turn_s(other)
         return [query for query in self._of(cls) if self._is_late(query, wait_s)]
 
+    def _in_need_after(self, cls: str, other: str) -> list[Query]:
+        """Those that would be late, and those of which nobody can tell: in a class that always goes first
+        because it would be late, these had no turn else."""
+        wait_s = self._turn_s(other)
+        return [q for q in self._of(cls) if not _can_be_late(q) or self._is_late(q, wait_s)]
+
     def _is_late(self, query: Query, wait_s: float) -> bool:
-        if query.waiting is None or not query.cost.ready or query.draining:
+        if not _can_be_late(query):
             return False
         done_s = self.waited_s(query) + wait_s + next_batch_s(query, self.turns[query.cls])
         return done_s > self.target_s(query) * (1.0 - SLACK_FRACTION)
@@ -96,6 +102,13 @@ class Contest:
             return not self._late_after(cls, to)
         wait_s = self._turn_s(to)
         return all(self.waited_s(query) + wait_s <= self.target_s(query) for query in self._of(cls))
+
+
+def _can_be_late(query: Query) -> bool:
+    """Whether it has rows with a target, and its cost says when they would be done; a tick has none, a query
+    that works off its log is not asked, and one that is still being learned has no cost."""
+    has_rows = query.waiting is not None and query.waiting.oldest_s is not None
+    return has_rows and query.cost.ready and not query.draining
 
 
 def next_batch_s(query: Query, turn: Turn) -> float:
