@@ -57,9 +57,7 @@ def test_the_turn_before_others_is_for_the_queries_that_would_be_late() -> None:
     }
 
 
-def test_a_query_that_is_still_being_learned_has_its_turns_in_a_class_that_is_always_late() -> (
-    None
-):
+def test_a_query_that_is_still_being_learned_has_its_turns_in_a_class_that_is_always_late() -> None:
     late = query("late", "b", waited_s=3.0)
     assert able(query("first", "a"), late, query("late", "c", known=False, waited_s=9.0)) == {"b", "c"}
 
