@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ class Outcome:
         needs: Part of the time that its whole input needs, by the costs that the control plane has learned.
         mean_s: Delay of its rows.
         p95_s: The same, the 95th percentile.
+        target_s: Its target in this case.
         batch_rows: Median rows of its batches.
         batches_per_s: How many.
     """
@@ -45,8 +47,13 @@ class Outcome:
     needs: float | None
     mean_s: float
     p95_s: float
+    target_s: float
     batch_rows: float
     batches_per_s: float
+
+    @property
+    def lateness(self) -> float:
+        return self.p95_s / self.target_s
 
 
 @bench("dilos", title="three classes with four queries each, managed in five ways")
@@ -55,15 +62,17 @@ def dilos(run: BenchRun) -> None:
     cases = ("separate", "dilos", "sharing") if run.quick else CASES
     run.progress("measuring the queries", total=repeats * len(cases))
     found: dict[str, list[dict[str, Outcome]]] = defaultdict(list)
+    drawn = random.Random(run.seed)
     with Rig() as rig:
         rig.warm_up()
-        costs = measure(rig)
-        _say_costs(run, costs)
         for _ in range(repeats):
-            for case in cases:
+            run.progress("measuring the queries")
+            costs = measure(rig)  # the machine drifts: targets and rates of each repeat are by its own
+            _say_costs(run, costs)
+            for case in drawn.sample(cases, len(cases)):
                 run.progress(case, advance=1)
                 found[case].append(_run_case(rig, costs, case))
-    _report(run, found, costs)
+    _report(run, found)
 
 
 def _say_costs(run: BenchRun, costs: Costs) -> None:
@@ -102,11 +111,10 @@ def _run_case(rig: Rig, costs: Costs, case: str) -> dict[str, Outcome]:
         time.sleep(1.0)  # for Spark's last reports
         _check(running)
         done = {each.name: each.batches(root) for each in running}
+    measured = Measured(done, before, after, from_s, until_s)
     return {
-        cls: _outcome(
-            [r.name for r in running if r.cls == cls], done, before, after, from_s, until_s, needs.get(cls)
-        )
-        for cls in PRIORITIES
+        cls: _outcome(measured, [r.name for r in running if r.cls == cls], target_s, needs.get(cls))
+        for cls, target_s in costs.targets_s().items()
     }
 
 
@@ -115,12 +123,13 @@ def _await_costs(flow: Flow, running: list[Running]) -> None:
     deadline = time.monotonic() + READY_S
     while True:
         _check(running)
-        plan = flow.plan()["classes"].values()
-        known = sum(len(cls["queries"]) for cls in plan)
-        if known == len(running) and not any(cls["not_measured"] for cls in plan):
+        known = {name for cls in flow.plan()["classes"].values() for name in cls["queries"]}
+        unknown = sorted({each.name for each in running} - known)
+        if not unknown:
             return
         if time.monotonic() > deadline:
-            raise PenstockError(f"costs are known in {READY_S:g} s; got {known}; hint: see Spark's log")
+            rule = f"all costs are known in {READY_S:g} s"
+            raise PenstockError(f"{rule}; got none of {', '.join(unknown)}; hint: see Spark's log")
         time.sleep(0.5)
 
 
@@ -136,21 +145,29 @@ def _books(flow: Flow) -> dict[str, tuple[int, int]]:
     return {query["name"]: (query["shed"], query["admitted"]) for query in queries}
 
 
-def _outcome(
-    names: list[str],
-    done: Mapping[str, list[Batch]],
-    before: Mapping[str, tuple[int, int]],
-    after: Mapping[str, tuple[int, int]],
-    from_s: float,
-    until_s: float,
-    needs: float | None,
-) -> Outcome:
-    losses, inside = [], [b for n in names for b in done[n] if from_s <= b.ended_s < until_s]
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured stretch: by query its batches, and its books before and after."""
+
+    done: Mapping[str, list[Batch]]
+    before: Mapping[str, tuple[int, int]]
+    after: Mapping[str, tuple[int, int]]
+    from_s: float
+    until_s: float
+
+    def batches(self, name: str) -> list[Batch]:
+        return [b for b in self.done[name] if self.from_s <= b.ended_s < self.until_s]
+
+    def loss_percent(self, name: str) -> float:
+        shed, admitted = (now - then for now, then in zip(self.after[name], self.before[name], strict=True))
+        return 100.0 * shed / max(1, shed + admitted)
+
+
+def _outcome(measured: Measured, names: list[str], target_s: float, needs: float | None) -> Outcome:
+    inside = [b for name in names for b in measured.batches(name)]
     # a join has one for each of its sources, which begin and end together
-    count = len({(n, b.ended_s) for n in names for b in done[n] if from_s <= b.ended_s < until_s})
-    for name in names:
-        shed, admitted = (now - then for now, then in zip(after[name], before[name], strict=True))
-        losses.append(100.0 * shed / max(1, shed + admitted))
+    count = len({(name, b.ended_s) for name in names for b in measured.batches(name)})
+    losses = [measured.loss_percent(name) for name in names]
     times = np.concatenate([b.ended_s - b.arrival_s for b in inside] or [np.empty(0)])
     delay = stats(times, np.concatenate([b.weight for b in inside] or [np.empty(0)]))
     return Outcome(
@@ -159,17 +176,17 @@ def _outcome(
         needs,
         delay.mean_s or 0.0,
         delay.p95_s or 0.0,
+        target_s,
         float(np.median([b.rows for b in inside])) if inside else 0.0,
-        count / (until_s - from_s),
+        count / (measured.until_s - measured.from_s),
     )
 
 
-def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]], costs: Costs) -> None:
-    targets = costs.targets_s()
+def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]]) -> None:
     for case, results in found.items():
         for cls in PRIORITIES:
             each = [result[cls] for result in results]
-            losses, p95s = [o.loss_percent for o in each], [o.p95_s / targets[cls] for o in each]
+            losses, p95s = [o.loss_percent for o in each], [o.lateness for o in each]
             run.row(f"{case}_{cls}_loss_percent", median(losses))
             run.row(f"{case}_{cls}_p95_to_target", median(p95s))
             run.note(
@@ -188,7 +205,7 @@ def _report(run: BenchRun, found: Mapping[str, list[dict[str, Outcome]]], costs:
         return median([result[cls].loss_percent for result in found[case]])
 
     def late(case: str, cls: str) -> float:
-        return median([result[cls].p95_s / targets[cls] for result in found[case]])
+        return median([result[cls].lateness for result in found[case]])
 
     for cls in ("class1", "class2"):
         run.row(f"{cls}_loss_percent", max(loss(case, cls) for case in ("dilos", "sharing")))

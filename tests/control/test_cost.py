@@ -73,6 +73,14 @@ def test_without_noise_the_costs_are_exact_in_the_end() -> None:
     assert machine.model.row_s == pytest.approx(ROW_S, rel=0.05)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+def test_the_usual_error_of_an_expected_time_is_learned(noise: float) -> None:
+    machine = MicroBatches(noise=noise)
+    errors = [machine.run_many(1, machine.varied) and machine.model.error for _ in range(200)]
+    # the mean of |x| of a normal distribution is 0.8 of its deviation; the level follows noise as well
+    assert 0.6 * noise <= float(np.mean(errors[50:])) <= 1.1 * noise + 0.01
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_machine_of_half_the_speed_is_followed_within_a_few_batches(seed: int) -> None:
     machine = MicroBatches(seed)

@@ -243,7 +243,13 @@ def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_th
             q.asked_s = q.pending_s = timer()
         return scheduler.is_next(queries["one"]) is not None
 
-    own_s, low_s = queries["one"].cost.batch_s(10_000), queries["low"].cost.batch_s(40_000)
+    def longest_s(name: str) -> float:
+        """A batch that is as much longer than expected as batches usually differ."""
+        cost = queries[name].cost
+        assert cost.error > 0.0
+        return cost.batch_s(rows[name]) * (1.0 + cost.error)
+
+    own_s, low_s = longest_s("one"), longest_s("low")
     latest_s = LATEST_AT * 12.0 - low_s - 2 * own_s  # behind a batch of the low class, both in a row
     assert own_s < low_s < latest_s
     assert not wants_at(latest_s - 0.05)

@@ -97,6 +97,11 @@ class CostModel:
     def row_s(self) -> float:
         return self.state.level * (self.state.row_s or 0.0)
 
+    @property
+    def error(self) -> float:
+        """By which part of it a batch usually differs from its expected time."""
+        return self.state.spread
+
     def batch_s(self, rows: float) -> float:
         """Expected time of a batch."""
         return self.fixed_s + self.row_s * rows

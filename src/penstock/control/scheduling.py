@@ -155,7 +155,7 @@ class Scheduler:
         """By query, in how many seconds its batch must begin for it and all that are due later to be in time.
 
         Those of its own class and of higher ones run one after the other, the one that is due first first;
-        the longest of a lower class may begin just before.
+        the longest of a lower class may begin just before. Each is counted longer by its usual error.
 
         Args:
             turns: How long turns are.
@@ -170,7 +170,8 @@ class Scheduler:
                 continue
             if q.lease is None or q in ending:
                 due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
-                due.append((due_s, q.key, next_batch_s(q, turns[q.cls]), self._priority(q.cls)))
+                batch_s = next_batch_s(q, turns[q.cls]) * (1.0 + q.cost.error)
+                due.append((due_s, q.key, batch_s, self._priority(q.cls)))
         if len(due) < 2:
             return {}
         due.sort(reverse=True)
