@@ -33,7 +33,7 @@ TARGET_ROUNDS = {"class1": 1.5, "class2": 2.0, "class3": 2.5}
 """Targets, in idle rounds of all twelve queries."""
 KINDS = ("average", "largest", "pairs", "chosen")
 
-EVENTS_LOAD, OWN_LOADS = 0.28, {"class1": 0.01, "class2": 0.01, "class3": 0.15}
+EVENTS_LOAD, OWN_LOADS = 0.15, {"class1": 0.01, "class2": 0.01, "class3": 0.18}
 """Seconds of row work a second: class 3's on the stream that class 1 reads too, and on each class's own. With
 targets of 1.5 and 2 idle rounds the fixed costs of their batches alone take about 0.4 and 0.27 of the time
 for classes 1 and 2, of which 0.6 and 0.3 are theirs."""

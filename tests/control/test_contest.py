@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.control.contest import Contest
 from penstock.control.cost import CostModel
+from penstock.control.latest import Latest
 from penstock.control.members import Query
 from penstock.control.turns import Turn, Turns
 
@@ -34,6 +35,8 @@ def contest(*wanting: Query) -> Contest:
         turns,
         dict.fromkeys(turns, LENGTH_S),
         used,
+        Latest(),
+        (),
         lambda _: 1.0,
         lambda _: TARGET_S,
         lambda q: q.granted_s,

@@ -6,16 +6,20 @@ may take long as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.control.demand import SLACK_FRACTION
+from penstock.control.latest import Latest
 from penstock.control.members import Query
 from penstock.control.turns import Turn, Turns
 
 AHEAD, AHEAD_OF_LOWER = 0.5, 1.5
 """Rounds of its queries that a class may be ahead of its weight and still go first if it would be late:
 before one of its own priority or of a higher one, and before one of a lower priority."""
+WAITS = 1.5
+"""Times its target that a query waits for its turn while ones of a higher priority would be late. Where the
+batches of all queries do not fit into their targets, the lowest class has fewer turns and loses more rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Contest:
         turns: How long turns are.
         room_s: By class, how long one turn of each of its queries is.
         used: Who has used how much.
+        latest: When batches must begin at the latest.
+        within: Classes that use no more of the time than they may claim.
         priority: Of a class.
         target_s: Of a query.
         waited_s: How long a query has waited for its turn.
@@ -38,6 +44,8 @@ class Contest:
     turns: Mapping[str, Turn]
     room_s: Mapping[str, float]
     used: Turns
+    latest: Latest
+    within: Container[str]
     priority: Callable[[str], float]
     target_s: Callable[[Query], float]
     waited_s: Callable[[Query], float]
@@ -47,7 +55,7 @@ class Contest:
 
         Whoever goes before the class that is next by its weight must not make one of its own priority or of a
         higher one late, and must not be far ahead of its weight, so that in the long run shares are as they
-        should be. One of a lower priority may lose rows for it, but has its turn within its target.
+        should be. One of a lower priority may lose rows for it, but does not wait for ever.
 
         Args:
             classes: Those that want a turn, also when a batch of theirs is only about to end.
@@ -75,33 +83,41 @@ class Contest:
 
     def _late_after(self, cls: str, other: str) -> list[Query]:
         """Queries of a class whose oldest rows would miss their target if another class ran before them."""
-        wait_s = self._turn_s(other)
-        return [query for query in self._of(cls) if self._is_late(query, wait_s)]
+        return [query for query in self._of(cls) if self._is_late(query, other)]
 
     def _in_need_after(self, cls: str, other: str) -> list[Query]:
         """Those that would be late, and those of which nobody can tell: in a class that always goes first
         because it would be late, these had no turn else."""
-        wait_s = self._turn_s(other)
-        return [q for q in self._of(cls) if not _can_be_late(q) or self._is_late(q, wait_s)]
+        return [q for q in self._of(cls) if not _can_be_late(q) or self._is_late(q, other)]
 
-    def _is_late(self, query: Query, wait_s: float) -> bool:
+    def _is_late(self, query: Query, other: str) -> bool:
+        """Whether a query would be late after a turn of another class: by itself, or, where that class is a
+        lower one, because others of its own class and of higher ones must run as well."""
         if not _can_be_late(query):
             return False
+        wait_s = self._turn_s(other)
+        if self.priority(query.cls) > self.priority(other) and self.latest.is_late_after(query.key, wait_s):
+            return True
         done_s = self.waited_s(query) + wait_s + next_batch_s(query, self.turns[query.cls])
         return done_s > self.target_s(query) * (1.0 - SLACK_FRACTION)
 
     def _is_overdue(self, cls: str, other: str) -> bool:
         """Whether a class must go before another, and may."""
+        return self._may_go_before(cls, other) and bool(self._late_after(cls, other))
+
+    def _may_go_before(self, cls: str, other: str) -> bool:
+        """Whether a class is not far ahead of its weight, or uses what it may claim at most: where another
+        leaves much of its own, it is ahead of that one for ever."""
         rounds = AHEAD_OF_LOWER if self.priority(cls) > self.priority(other) else AHEAD
         ahead_s = self.used.ahead_s(cls, other, self.running)
-        return ahead_s <= rounds * self.room_s[cls] and bool(self._late_after(cls, other))
+        return cls in self.within or ahead_s <= rounds * self.room_s[cls]
 
     def _yields(self, cls: str, to: str) -> bool:
         """Whether a class lets an overdue one go first."""
         if self.priority(cls) >= self.priority(to):
             return not self._late_after(cls, to)
         wait_s = self._turn_s(to)
-        return all(self.waited_s(query) + wait_s <= self.target_s(query) for query in self._of(cls))
+        return all(self.waited_s(query) + wait_s <= WAITS * self.target_s(query) for query in self._of(cls))
 
 
 def _can_be_late(query: Query) -> bool:

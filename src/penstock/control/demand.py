@@ -42,7 +42,8 @@ def demands_of(
             demands[name] = Demand(target_s, None, count, fixed_s)
             continue
         load, burst = (min(sum_, float(count)) for sum_ in (sum(loads.values()), burst))
-        demands[name] = Demand(target_s, load, count, fixed_s, loads, burst)
+        fixed = {q.key: q.cost.fixed_s for q in known if q.key in loads}
+        demands[name] = Demand(target_s, load, count, fixed_s, loads, burst, fixed)
     return demands
 
 

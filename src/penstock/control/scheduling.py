@@ -10,6 +10,7 @@ from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
 from penstock.control.contest import Contest, next_batch_s
 from penstock.control.demand import STALE_S, demands_of
+from penstock.control.latest import Job, Latest, latest_starts
 from penstock.control.members import Lease, Query
 from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
@@ -27,7 +28,7 @@ millisecond, and a control plane that looked every time took a tenth of two core
 WORTH_AT = 0.5
 """Where no other query has work, a batch is worth starting when its oldest row would be done after so much of
 the target."""
-LATEST_AT = 0.9
+LATEST_AT = 0.85
 """Where others need the time, batches are put off, and fuller, until one of a lower class before them would
 bring their oldest row to so much of the target."""
 
@@ -70,6 +71,10 @@ class Scheduler:
         self._capacity, self._eager = capacity, eager
         self._loads: dict[str, float] = {}
         """By class, what it usually asks for."""
+        self._uses: dict[str, float] = {}
+        """By class, seconds of batches that it usually has in a second."""
+        self._used_s: dict[str, float] = {}
+        """By class, what it had used when the time was last divided."""
         self._inside = {name: HighestRate() for name in classes}
         self._look, self._age_s, self._timer = look, age_s, timer
         self._parallel = 1.0
@@ -132,9 +137,7 @@ class Scheduler:
 
     # -- is it worth it -------------------------------------------------------------------------
 
-    def _wants(
-        self, query: Query, waiting: Waiting, turns: Mapping[str, Turn], latest_s: Mapping[str, float]
-    ) -> bool:
+    def _wants(self, query: Query, waiting: Waiting, turns: Mapping[str, Turn], latest: Latest) -> bool:
         """Whether a batch now is better than a fuller one a little later."""
         target_s = self._target_s(query)
         quiet_s = self._timer() - query.done_s
@@ -147,15 +150,12 @@ class Scheduler:
             return True
         if waiting.rows >= query.cost.rows_in(turns[query.cls].of(query.key)):
             return True
-        if query.key in latest_s:
-            return latest_s[query.key] <= 0.0
+        if query.key in latest:
+            return latest.is_due(query.key)
         return (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
 
-    def _latest_starts_s(self, turns: Mapping[str, Turn], ending: list[Query]) -> dict[str, float]:
-        """By query, in how many seconds its batch must begin for it and all that are due later to be in time.
-
-        Those of its own class and of higher ones run one after the other, the one that is due first first;
-        the longest of a lower class may begin just before. Each is counted longer by its usual error.
+    def _latest(self, turns: Mapping[str, Turn], ending: list[Query]) -> Latest:
+        """When the next batches must begin at the latest, each counted longer by its usual error.
 
         Args:
             turns: How long turns are.
@@ -164,27 +164,15 @@ class Scheduler:
         Returns:
             Empty where only one query has work: it need not make room for others.
         """
-        due: list[tuple[float, str, float, float]] = []
+        jobs = []
         for q in self._queries.values():
             if q.waiting is None or q.waiting.oldest_s is None or q.cls not in turns or not q.cost.ready:
                 continue
             if q.lease is None or q in ending:
                 due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
                 batch_s = next_batch_s(q, turns[q.cls]) * (1.0 + q.cost.error)
-                due.append((due_s, q.key, batch_s, self._priority(q.cls)))
-        if len(due) < 2:
-            return {}
-        due.sort(reverse=True)
-        latest_s = {}
-        for priority in {job[3] for job in due}:
-            before_s = max((batch_s for _, _, batch_s, of in due if of < priority), default=0.0)
-            start_s = math.inf
-            for due_s, key, batch_s, of in due:
-                if of >= priority:
-                    start_s = min(due_s, start_s) - batch_s
-                    if of == priority:
-                        latest_s[key] = start_s - before_s
-        return latest_s
+                jobs.append(Job(due_s, q.key, batch_s, self._priority(q.cls)))
+        return latest_starts(jobs, self._parallel) if len(jobs) > 1 else Latest()
 
     def _priority(self, cls: str) -> float:
         return self._classes[cls].plant.cls.priority
@@ -207,18 +195,27 @@ class Scheduler:
         waits = {q.key: self._looked_at(q) for q in (*asking, *returning)}
         demands = self.demands(*(q.cls for q in asking if waits[q.key].rows or q.data_since_tick))
         turns = self._plan(demands)
-        latest_s = self._latest_starts_s(turns, ending)
-        wanting = [q for q in asking if self._wants(q, waits[q.key], turns, latest_s)]
+        latest = self._latest(turns, ending)
+        wanting = [q for q in asking if self._wants(q, waits[q.key], turns, latest)]
         if not any(q is query for q in wanting):
             return None
         again = {
-            q.cls for q in returning if waits[q.key].rows and self._wants(q, waits[q.key], turns, latest_s)
+            q.cls for q in returning if waits[q.key].rows and self._wants(q, waits[q.key], turns, latest)
         }
         # a class whose batch is about to end may be next again, with what that batch will have used
         running = self._prices(ending)
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
         contest = Contest(
-            wanting, running, turns, room_s, self.turns, self._priority, self._target_s, self._waited_s
+            wanting,
+            running,
+            turns,
+            room_s,
+            self.turns,
+            latest,
+            self._within(),
+            self._priority,
+            self._target_s,
+            self._waited_s,
         )
         cls, able = contest.winner({q.cls for q in wanting} | again)
         candidates = [_candidate(q) for q in able]
@@ -227,6 +224,11 @@ class Scheduler:
         self._inside[cls].took(query.key, candidates)
         busy = {q.cls for q in held if q not in ending}
         return Granted(self.turns.begin(cls, {q.cls for q in wanting} | again | busy, running))
+
+    def _within(self) -> set[str]:
+        """Classes that usually use no more of the time than they may claim."""
+        claims = self._capacity.claims.items()
+        return {name for name, claim in claims if self._uses.get(name, 0.0) <= claim * self._parallel}
 
     def _slot_is_free(self, held: list[Query], ending: list[Query]) -> bool:
         """Whether a batch may begin beside those that run; one is about to end at most."""
@@ -297,7 +299,8 @@ class Scheduler:
         return plan_turns(demands, shares, self._parallel)
 
     def redistribute(self, passed_s: float) -> Mapping[str, float]:
-        """Divides the time anew, by what the classes ask for in a burst, or usually if that is more.
+        """Divides the time anew, by what the classes ask for in a burst, usually, or by what they use, if
+        that is more: among many queries batches cannot be as full as their targets allow.
 
         Args:
             passed_s: Since the last time.
@@ -311,18 +314,31 @@ class Scheduler:
                 self._look(query)
         usages: dict[str, float | None] = {}
         for name, demand in self.demands(*self._classes).items():
-            share = max(self._capacity.shares[name], LEAST_SHARE)
+            weight = 1.0 - math.exp(-passed_s / demand.target_s)
+            use = self._smooth(self._uses, name, self._use_since(name, passed_s), weight)
             if demand.load is None:
                 usages[name] = None
                 continue
-            weight = 1.0 - math.exp(-passed_s / demand.target_s)
-            usual = self._loads.get(name, demand.load)
-            self._loads[name] = usual + weight * (demand.load - usual)
-            usages[name] = max(demand.burst, self._loads[name]) / self._parallel / share
+            load = self._smooth(self._loads, name, demand.load, weight)
+            share = max(self._capacity.shares[name], LEAST_SHARE)
+            usages[name] = max(demand.burst, load, use) / self._parallel / share
         self._capacity.report(usages)
         claims = {name: max(claim, LEAST_SHARE) for name, claim in self._capacity.claims.items()}
         self.turns.set_weights(claims)
         return {name: claim / max(before[name], LEAST_SHARE) for name, claim in claims.items()}
+
+    def _use_since(self, cls: str, passed_s: float) -> float:
+        """Seconds of batches that a class had in a second since the time was last divided."""
+        used_s = self.turns.used_s[cls]
+        since_s = used_s - self._used_s.get(cls, used_s)
+        self._used_s[cls] = used_s
+        return since_s / passed_s if passed_s > 0.0 else 0.0
+
+    @staticmethod
+    def _smooth(usual: dict[str, float], cls: str, value: float, weight: float) -> float:
+        before = usual.get(cls, value)
+        usual[cls] = before + weight * (value - before)
+        return usual[cls]
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""

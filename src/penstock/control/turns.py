@@ -24,9 +24,10 @@ class Demand:
         load: Seconds of batch time that its input asks for in a second; at most one for each query. `None`
             if its queries' costs are not known yet.
         queries: How many of its queries have input.
-        fixed_s: The fixed cost of one of its batches.
+        fixed_s: The fixed cost of one of its batches, the largest.
         loads: By query, its part of the load; empty if not all are known.
         burst: The load by what came in the last moments, if that is more.
+        fixed: By query with a load, the fixed cost of its batches.
     """
 
     target_s: float
@@ -35,6 +36,7 @@ class Demand:
     fixed_s: float
     loads: Mapping[str, float] = field(default_factory=dict)
     burst: float = 0.0
+    fixed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def plan_turns(
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
         own_s = (d.target_s - before_s) / (1.0 + parts[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
-        lengths_s = {query: _length_s(d, part * cycle_s) for query, part in by_query[name].items()}
+        lengths_s = {query: _length_s(d, part * cycle_s, query) for query, part in by_query[name].items()}
         length_s = _length_s(d, equal[name] * cycle_s)
         longest = max(lengths_s.values(), default=length_s)
         turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
@@ -116,8 +118,9 @@ def _parts(loads: Mapping[str, float], share: float) -> dict[str, float]:
     return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
 
 
-def _length_s(demand: Demand, length_s: float) -> float:
-    return min(max(length_s, LEAST_FIXED * demand.fixed_s), demand.target_s)
+def _length_s(demand: Demand, length_s: float, query: str = "") -> float:
+    least_s = LEAST_FIXED * demand.fixed.get(query, demand.fixed_s)
+    return min(max(length_s, least_s), demand.target_s)
 
 
 class Turns:
