@@ -87,7 +87,8 @@ def _say_costs(run: BenchRun, costs: Costs) -> None:
 def _config(costs: Costs, case: str) -> dict[str, Any]:
     targets = costs.targets_s()
     if case == "common":
-        return {"classes": {"all": {"target": max(targets.values())}}}
+        # one manager for all keeps the strictest target, or class 1 misses its own
+        return {"classes": {"all": {"target": min(targets.values())}}}
     classes = {cls: {"target": targets[cls], "priority": weight} for cls, weight in PRIORITIES.items()}
     fixed = {"policy": "cqc", "batches": "eager"}
     return {"classes": classes, "capacity": fixed if case in ("none", "separate") else {"policy": "dilos"}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.control.contest import Contest
+from penstock.control.contest import WAITS, Contest
 from penstock.control.cost import CostModel
-from penstock.control.latest import Latest
+from penstock.control.latest import Job, Latest, latest_starts
 from penstock.control.members import Query
 from penstock.control.turns import Turn, Turns
 
@@ -24,10 +24,16 @@ def query(cls: str, name: str, known: bool = True, rows: int = 50_000, waited_s:
     return made
 
 
-def contest(*wanting: Query) -> Contest:
+def contest(
+    *wanting: Query,
+    priorities: dict[str, float] | None = None,
+    ahead_s: float = 0.1,
+    latest: Latest | None = None,
+    within: tuple[str, ...] = (),
+) -> Contest:
     """The class `first` is next by its weight, `late` has used more."""
     used = Turns({"first": 1.0, "late": 1.0})
-    used.charge("late", 0.1)
+    used.charge("late", ahead_s)
     turns = {name: Turn(LENGTH_S, TARGET_S) for name in ("first", "late")}
     return Contest(
         list(wanting),
@@ -35,9 +41,9 @@ def contest(*wanting: Query) -> Contest:
         turns,
         dict.fromkeys(turns, LENGTH_S),
         used,
-        Latest(),
-        (),
-        lambda _: 1.0,
+        latest or Latest(),
+        within,
+        lambda cls: (priorities or {}).get(cls, 1.0),
         lambda _: TARGET_S,
         lambda q: q.granted_s,
     )
@@ -69,3 +75,31 @@ def test_windows_are_closed_and_logs_drained_in_a_class_that_always_goes_before_
     late, ticks, drains = (query("late", "b", waited_s=3.0), query("late", "c", rows=0), query("late", "d"))
     drains.draining = True
     assert able(query("first", "a"), late, ticks, drains) == {"b", "c", "d"}
+
+
+HIGHER = {"late": 3.0}
+
+
+def goes_first(waited_s: float = 0.0, first_waited_s: float = 0.0, **of: Any) -> str | None:
+    wanting = (query("first", "a", waited_s=first_waited_s), query("late", "b", waited_s=waited_s))
+    return contest(*wanting, **of).winner({"first", "late"})[0]
+
+
+def test_a_higher_class_whose_batches_would_be_late_together_goes_before_a_lower_one() -> None:
+    together = latest_starts([Job(2.5, "late/b", 0.8, 3.0), Job(2.5, "late/c", 0.8, 3.0)])
+    assert together.is_late_after("late/b", LENGTH_S)
+    assert goes_first(waited_s=1.0, priorities=HIGHER) == "first", "by itself it would be in time"
+    assert goes_first(waited_s=1.0, priorities=HIGHER, latest=together) == "late"
+    assert goes_first(waited_s=1.0, latest=together) == "first", "equals wait for each other's turns"
+
+
+def test_a_class_far_ahead_of_its_weight_goes_first_as_long_as_it_uses_no_more_than_it_may_claim() -> None:
+    assert goes_first(waited_s=3.0, priorities=HIGHER, ahead_s=1.0) == "late"
+    assert goes_first(waited_s=3.0, priorities=HIGHER, ahead_s=9.0) == "first"
+    assert goes_first(waited_s=3.0, priorities=HIGHER, ahead_s=9.0, within=("late",)) == "late"
+
+
+def test_a_lower_class_waits_for_higher_ones_but_not_for_ever() -> None:
+    waits = {"priorities": HIGHER, "within": ("late",)}
+    assert goes_first(waited_s=3.0, first_waited_s=TARGET_S, **waits) == "late"
+    assert goes_first(waited_s=3.0, first_waited_s=WAITS * TARGET_S, **waits) == "first"

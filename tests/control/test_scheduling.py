@@ -222,6 +222,7 @@ def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_th
     for name in ("one", "two"):
         queries[name].cls = "high"
     arrived_s = {"one": 0.0, "two": 0.0, "low": 0.0}
+    queries["low"].draining = True  # so it wants a batch at any moment
     rows = {"one": 10_000, "two": 10_000, "low": 40_000}
     weights = {"high": 3.0, "low": 1.0}
     plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, weight)) for name, weight in weights.items()}
@@ -254,3 +255,19 @@ def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_th
     assert own_s < low_s < latest_s
     assert not wants_at(latest_s - 0.05)
     assert wants_at(latest_s + 0.05)
+
+
+def test_a_class_counts_with_what_it_uses_if_that_is_more_than_its_load_in_full_batches() -> None:
+    stage = Stage({"first": 3.0, "second": 1.0})
+    reported: list[dict[str, float | None]] = []
+    stage.scheduler._capacity.report = lambda usages: reported.append(dict(usages))  # type: ignore[assignment, func-returns-value, return-value]
+    used_s = stage.scheduler.turns.used_s
+    for _ in range(30):
+        stage.scheduler.redistribute(1.0)
+        used_s["first"] += 0.3
+        used_s["second"] += 3.0
+    before, after = reported[0]["second"], reported[-1]["second"]
+    assert before is not None
+    assert before < 3.0 / 0.25
+    assert after == pytest.approx(3.0 / 0.25, rel=0.01)
+    assert stage.scheduler._within() == {"first"}, "it may claim three quarters"

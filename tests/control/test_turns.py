@@ -69,6 +69,15 @@ def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turn
     assert turn.of("another") == turn.length_s
 
 
+def test_the_least_length_of_a_turn_is_by_its_query() -> None:
+    loads, fixed = {"cheap": 0.01, "dear": 0.01}, {"cheap": 0.1, "dear": 0.4}
+    demands = {"bulk": Demand(4.0, 0.02, 2, 0.4, loads, fixed=fixed), "gold": Demand(4.0, 1.0, 1, 0.1)}
+    turn = plan_turns(demands, {"bulk": 0.01, "gold": 0.99})["bulk"]
+    assert turn.of("cheap") == pytest.approx(LEAST_FIXED * 0.1)
+    assert turn.of("dear") == pytest.approx(LEAST_FIXED * 0.4)
+    assert turn.of("unknown") == pytest.approx(LEAST_FIXED * 0.4), "nobody knows which it is"
+
+
 @given(
     planned,
     st.fixed_dictionaries(dict.fromkeys("abcdef", weights)),

@@ -26,26 +26,20 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """By query, in how many seconds its batch must begin, and how long a lower class may run just before.
+    """By query, in how many seconds its batch must begin.
 
     Attributes:
         starts_s: In how many seconds, so that it and all that are due later, of its own class and of higher
             ones, are in time.
-        lower_s: The longest batch of a lower class that has work.
     """
 
     starts_s: Mapping[str, float] = field(default_factory=dict)
-    lower_s: Mapping[str, float] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return key in self.starts_s
 
-    def is_due(self, key: str) -> bool:
-        """Whether a query can wait no longer: a batch of a lower class may begin at any moment."""
-        return self.starts_s[key] <= self.lower_s[key]
-
     def is_late_after(self, key: str, wait_s: float) -> bool:
-        """Whether a query, or one that is due after it, would be late if another batch came before it."""
+        """Whether a query, or one that is due after it, would be late if it began only then."""
         return key in self.starts_s and self.starts_s[key] < wait_s
 
 
@@ -58,14 +52,12 @@ def latest_starts(jobs: Iterable[Job], parallel: float = 1.0) -> Latest:
     """
     by_due = sorted(jobs, key=lambda job: (job.due_s, job.key), reverse=True)
     starts_s: dict[str, float] = {}
-    lower_s: dict[str, float] = {}
     for priority in {job.priority for job in by_due}:
-        before_s = max((job.batch_s for job in by_due if job.priority < priority), default=0.0) / parallel
         start_s = math.inf
         for job in by_due:
             if job.priority < priority:
                 continue
             start_s = min(job.due_s - job.batch_s, start_s - job.batch_s / parallel)
             if job.priority == priority:
-                starts_s[job.key], lower_s[job.key] = start_s, before_s
-    return Latest(starts_s, lower_s)
+                starts_s[job.key] = start_s
+    return Latest(starts_s)

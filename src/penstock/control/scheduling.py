@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.control.backlog import Waiting
@@ -137,8 +137,42 @@ class Scheduler:
 
     # -- is it worth it -------------------------------------------------------------------------
 
-    def _wants(self, query: Query, waiting: Waiting, turns: Mapping[str, Turn], latest: Latest) -> bool:
-        """Whether a batch now is better than a fuller one a little later."""
+    def _willing(
+        self,
+        queries: Iterable[Query],
+        waits: Mapping[str, Waiting],
+        turns: Mapping[str, Turn],
+        latest: Latest,
+    ) -> list[Query]:
+        """Those that want a batch now, from the lowest class up: what lower ones want, higher ones must be
+        ahead of if it would make them late."""
+        willing: list[Query] = []
+        lower_s = below_s = 0.0
+        priority = -math.inf
+        for q in sorted(queries, key=lambda q: self._priority(q.cls)):
+            if self._priority(q.cls) > priority:
+                priority, lower_s = self._priority(q.cls), below_s
+            if self._wants(q, waits[q.key], turns, latest, lower_s):
+                willing.append(q)
+                below_s = max(below_s, self._batch_s(q, turns) / self._parallel)
+        return willing
+
+    def _batch_s(self, query: Query, turns: Mapping[str, Turn]) -> float:
+        """How long a query's next batch takes, and longer by its usual error."""
+        return next_batch_s(query, turns[query.cls]) * (1.0 + query.cost.error)
+
+    def _wants(
+        self, query: Query, waiting: Waiting, turns: Mapping[str, Turn], latest: Latest, lower_s: float
+    ) -> bool:
+        """Whether a batch now is better than a fuller one a little later.
+
+        Args:
+            query: Which.
+            waiting: What waits for it.
+            turns: How long turns are.
+            latest: When batches must begin at the latest.
+            lower_s: The longest batch that a lower class wants to begin now.
+        """
         target_s = self._target_s(query)
         quiet_s = self._timer() - query.done_s
         if waiting.oldest_s is None:  # a tick closes windows that the last rows have moved the watermark past
@@ -151,7 +185,7 @@ class Scheduler:
         if waiting.rows >= query.cost.rows_in(turns[query.cls].of(query.key)):
             return True
         if query.key in latest:
-            return latest.is_due(query.key)
+            return latest.starts_s[query.key] <= lower_s
         return (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
 
     def _latest(self, turns: Mapping[str, Turn], ending: list[Query]) -> Latest:
@@ -170,8 +204,7 @@ class Scheduler:
                 continue
             if q.lease is None or q in ending:
                 due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
-                batch_s = next_batch_s(q, turns[q.cls]) * (1.0 + q.cost.error)
-                jobs.append(Job(due_s, q.key, batch_s, self._priority(q.cls)))
+                jobs.append(Job(due_s, q.key, self._batch_s(q, turns), self._priority(q.cls)))
         return latest_starts(jobs, self._parallel) if len(jobs) > 1 else Latest()
 
     def _priority(self, cls: str) -> float:
@@ -196,12 +229,11 @@ class Scheduler:
         demands = self.demands(*(q.cls for q in asking if waits[q.key].rows or q.data_since_tick))
         turns = self._plan(demands)
         latest = self._latest(turns, ending)
-        wanting = [q for q in asking if self._wants(q, waits[q.key], turns, latest)]
+        willing = self._willing([*asking, *returning], waits, turns, latest)
+        wanting = [q for q in willing if q not in returning]
         if not any(q is query for q in wanting):
             return None
-        again = {
-            q.cls for q in returning if waits[q.key].rows and self._wants(q, waits[q.key], turns, latest)
-        }
+        again = {q.cls for q in willing if q in returning and waits[q.key].rows}
         # a class whose batch is about to end may be next again, with what that batch will have used
         running = self._prices(ending)
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
