@@ -1,6 +1,7 @@
 """The command line. Commands read, call and print; they decide nothing.
 
-A mistake of the user is one line on standard error and exit code 2, never a traceback.
+A mistake of the user is one line on standard error (of a query also the place) and exit code 2, never a
+traceback.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.cli.backfill import backfill_command
 from penstock.cli.bench import bench_app
 from penstock.cli.calibrate import calibrate_command
 from penstock.cli.control import control_app
+from penstock.cli.cql import cql_app
 from penstock.cli.demo import demo_command
 from penstock.cli.log import log_app
 from penstock.cli.plan import EPILOG as PLAN_EPILOG
@@ -26,6 +28,7 @@ from penstock.cli.replay import replay_command
 from penstock.cli.run import EPILOG as RUN_EPILOG
 from penstock.cli.run import run_command
 from penstock.cli.simulate import EPILOG, simulate_command
+from penstock.cql.errors import CqlError
 from penstock.errors import PenstockError
 
 USER_ERROR = 2
@@ -64,6 +67,7 @@ app.command("calibrate")(calibrate_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(log_app, name="log")
 app.add_typer(control_app, name="control")
+app.add_typer(cql_app, name="cql")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = None if argv is None else list(argv)
     try:
         code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except CqlError as error:
+        return _complain(error.sentence, error.shown)
     except PenstockError as error:
         return _complain(str(error))
     except TyperException as error:
@@ -82,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _complain(message: str) -> int:
-    """One line, whatever a file name or a library's message holds."""
+def _complain(message: str, shown: str = "") -> int:
+    """One line, whatever a file name or a library's message holds; and the text that it is about, if any."""
     print(f"penstock: error: {' '.join(message.split())}", file=sys.stderr)
+    if shown:
+        print(shown, file=sys.stderr)
     return USER_ERROR

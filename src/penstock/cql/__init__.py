@@ -1,0 +1,1 @@
+"""CQL: continuous queries over streams, in the language of Arasu, Babu and Widom (STREAM)."""

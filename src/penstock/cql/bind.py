@@ -1,0 +1,648 @@
+"""From what a text says to what it means: names, types, windows, and which operators in which order."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+from sqlglot import exp
+
+from penstock.cql import nodes
+from penstock.cql.catalog import Catalog, StreamDef, ViewDef
+from penstock.cql.dialect import to_text
+from penstock.cql.errors import CqlError, Place
+from penstock.cql.plan import (
+    Aggregate,
+    Aggregation,
+    Column,
+    Distinct,
+    Filter,
+    Join,
+    Map,
+    Plan,
+    Query,
+    Scan,
+    ToStream,
+    UnionAll,
+    Window,
+    Windowed,
+    WindowKind,
+)
+from penstock.cql.scope import Bound, Field, unique_names
+from penstock.cql.types import AGGREGATES, Typing, aggregate_type, registered_type
+from penstock.errors import InvalidInputError
+
+_TOP = re.compile(r"TOP(\d+)")
+TUPLE = "t"
+"""What THEMIS calls the tuple of a query's only stream: `SELECT avg(t.v) FROM readings`."""
+MOST_COLUMNS = 1000
+LONGEST_WORDS = 40
+"""Characters of an expression in a message."""
+
+
+def bind(query: exp.Expr, catalog: Catalog, text: str, tick_us: int = 1) -> Query:
+    """What a query means.
+
+    Args:
+        query: As parsed.
+        catalog: What it may name.
+        text: Its text, for errors.
+        tick_us: How far apart instants are: a tuple is in `[NOW]` until the next one.
+
+    Raises:
+        CqlError: It means nothing.
+    """
+    bound = Binder(catalog, text, tick_us).query(query)
+    return Query(bound.plan, tuple(unique_names(bound.fields)))
+
+
+def register(statement: nodes.Register, catalog: Catalog, text: str) -> None:
+    """Adds what a REGISTER statement names to a catalog.
+
+    Raises:
+        CqlError: The name is taken, or what it stands for means nothing.
+    """
+    binder = Binder(catalog, text)
+    name = statement.this.name
+    if name in catalog:
+        binder.refuse(statement.this, "a name is registered once", repr(name), "choose another name")
+    query = statement.args.get("query")
+    if query is None:
+        catalog.add(binder.stream(statement))
+        return
+    plan, kind = binder.query(query).plan, statement.args["kind"]
+    if kind == "STREAM" and not plan.is_stream:
+        binder.refuse(
+            statement.this,
+            "a stream is registered with a query that gives one",
+            f"{name}, a relation",
+            "REGISTER STREAM ... AS ISTREAM(...), or REGISTER RELATION",
+        )
+    if kind == "RELATION" and plan.is_stream:
+        binder.refuse(
+            statement.this,
+            "a relation is registered with a query that gives one",
+            f"{name}, a stream",
+            "REGISTER STREAM ... AS ...",
+        )
+    catalog.add(ViewDef(name, kind, query, text))
+
+
+class Binder:
+    """Binds the statements of one text."""
+
+    def __init__(self, catalog: Catalog, text: str, tick_us: int = 1) -> None:
+        self._catalog, self._text, self._tick_us = catalog, text, tick_us
+        self._numbers = itertools.count()
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def error(self, node: exp.Expr, rule: str, got: str, hint: str) -> CqlError:
+        return CqlError(rule, got, hint, self._text, place_of(node))
+
+    def words(self, node: exp.Expr) -> str:
+        """An expression as it is written, or the beginning of it."""
+        place = place_of(node)
+        written = to_text(node) if place is None else self._balanced(place)
+        written = " ".join(written.split())
+        return written if len(written) <= LONGEST_WORDS else written[: LONGEST_WORDS - 3] + "..."
+
+    def _balanced(self, place: Place) -> str:
+        """The text at a place, to the end of its parentheses: of a call the name's place alone is known."""
+        end, open_ = place.end, self._text.count("(", place.start, place.end)
+        open_ -= self._text.count(")", place.start, place.end)
+        while open_ > 0 and end < len(self._text):
+            open_ += {"(": 1, ")": -1}.get(self._text[end], 0)
+            end += 1
+        return self._text[place.start : end]
+
+    def refuse(self, node: exp.Expr, rule: str, got: str, hint: str) -> NoReturn:
+        raise self.error(node, rule, got, hint)
+
+    # -- registered streams ---------------------------------------------------------------------
+
+    def stream(self, statement: nodes.Register) -> StreamDef:
+        columns: dict[str, str] = {}
+        for column in statement.expressions:
+            name = column.this.name
+            if name.lower() in (other.lower() for other in columns):
+                self.refuse(column, "a stream has each column once", repr(name), "rename one of them")
+            try:
+                columns[name] = registered_type(column.args["type"])
+            except InvalidInputError as error:
+                place = column.meta["type_place"]
+                raise CqlError(error.rule, str(error.got), error.hint, self._text, place) from error
+        timestamp = statement.args.get("timestamp")
+        if timestamp is not None and timestamp.name.lower() not in (name.lower() for name in columns):
+            self.refuse(
+                timestamp, "TIMESTAMP BY has one of the stream's columns", repr(timestamp.name), "add it"
+            )
+        name, data = statement.this.name, statement.args.get("data")
+        return StreamDef(name, columns, data, None if timestamp is None else timestamp.name)
+
+    # -- queries --------------------------------------------------------------------------------
+
+    def query(self, node: exp.Expr) -> Bound:
+        if isinstance(node, nodes.ToStream):
+            return self._to_stream(node, node.args["kind"], self.query(node.this))
+        if isinstance(node, exp.Union):
+            return self._union(node)
+        if isinstance(node, exp.Select):
+            return self._select(node)
+        raise self.error(node, "a query is expected", self.words(node), "SELECT ... FROM ...")
+
+    def _to_stream(self, node: exp.Expr, kind: str, bound: Bound) -> Bound:
+        if bound.plan.is_stream:
+            self.refuse(node, f"{kind} is over a relation", "a stream", f"without {kind} it is one already")
+        return Bound(ToStream(bound.plan.columns, bound.plan, kind), bound.fields)
+
+    def _union(self, node: exp.Union) -> Bound:
+        left, right = self.query(node.this), self.query(node.expression)
+        if left.plan.is_stream != right.plan.is_stream:
+            self.refuse(
+                node.expression,
+                "both sides of UNION are streams, or both relations",
+                "one of each",
+                "add ISTREAM(...) or a window",
+            )
+        if len(left.fields) != len(right.fields):
+            got = f"{len(left.fields)} and {len(right.fields)}"
+            self.refuse(node.expression, "both sides of UNION have as many columns", got, "select the same")
+        types = [
+            self._united(node, ours, theirs) for ours, theirs in zip(left.fields, right.fields, strict=True)
+        ]
+        columns = tuple(self._column(kind) for kind in types)
+        both: Plan = UnionAll(columns, left.plan, right.plan)
+        if node.args.get("distinct"):
+            if both.is_stream:
+                self.refuse(
+                    node, "streams are united with UNION ALL", "UNION", "a stream has no duplicates to drop"
+                )
+            both = Distinct(columns, both)
+        names = zip(left.fields, columns, strict=True)
+        return Bound(both, tuple(Field(field.name, column) for field, column in names))
+
+    def _united(self, node: exp.Union, ours: Field, theirs: Field) -> str:
+        types = ours.column.type, theirs.column.type
+        if types[0] != types[1]:
+            self.refuse(
+                node.expression,
+                "columns that UNION puts below each other have one type",
+                f"{ours.name} {types[0]} and {theirs.name} {types[1]}",
+                "make them alike, for example a * 1.0",
+            )
+        return types[0]
+
+    def _column(self, kind: str) -> Column:
+        number = next(self._numbers)
+        return Column(f"c{number}", kind)
+
+    # -- select ---------------------------------------------------------------------------------
+
+    def _select(self, node: exp.Select) -> Bound:
+        joins = node.args.get("joins") or []
+        sources = [self._source(node.args["from_"].this), *(self._source(join.this) for join in joins)]
+        self._refuse_twins(sources, [node.args["from_"].this, *(join.this for join in joins)])
+        everything = Bound(sources[0].plan, tuple(field for each in sources for field in each.fields))
+        conditions = [join.args["on"] for join in joins if join.args.get("on") is not None]
+        if (where := node.args.get("where")) is not None:
+            conditions.append(where.this)
+        terms = [term for each in conditions for term in self._terms(each, everything)]
+        scope = Bound(self._joined(sources, terms), everything.fields)
+        items, kind = _unwrapped(node.expressions)
+        bound = self._projected(node, items, scope)
+        if node.args.get("distinct"):
+            bound = Bound(Distinct(bound.plan.columns, bound.plan), bound.fields)
+        return self._to_stream(node, kind, bound) if kind else bound
+
+    def _refuse_twins(self, sources: list[Bound], written: list[exp.Expr]) -> None:
+        seen: set[str] = set()
+        for source, node in zip(sources, written, strict=True):
+            for qualifier in source.qualifiers:
+                if qualifier.lower() in seen:
+                    self.refuse(node, "a name is once in FROM", repr(qualifier), f"{qualifier} AS other")
+                seen.add(qualifier.lower())
+
+    def _source(self, node: nodes.Source) -> Bound:
+        inner = node.this
+        bound = self._named(inner) if isinstance(inner, exp.Identifier) else self.query(inner)
+        alias = node.args.get("alias")
+        if alias is not None:
+            bound = bound.under(alias.name)
+        window = node.args.get("window")
+        if not bound.plan.is_stream:
+            if window is not None:
+                self.refuse(
+                    window,
+                    "a window is over a stream",
+                    "one over a relation",
+                    "leave it out, or make a stream of it: ISTREAM(...) [...]",
+                )
+            return bound
+        made = Window(WindowKind.UNBOUNDED) if window is None else self._window(window, bound)
+        return Bound(Windowed(bound.plan.columns, bound.plan, made), bound.fields)
+
+    def _named(self, node: exp.Identifier) -> Bound:
+        entry = self._catalog.get(node.name)
+        if entry is None:
+            known = ", ".join(self._catalog.names) or "nothing is registered"
+            self.refuse(
+                node, "FROM has a registered stream, relation or view", repr(node.name), f"known: {known}"
+            )
+        if isinstance(entry, StreamDef):
+            columns = tuple(self._column(kind) for kind in entry.columns.values())
+            fields = zip(entry.columns, columns, strict=True)
+            return Bound(
+                Scan(columns, entry.name), tuple(Field(name, column, entry.name) for name, column in fields)
+            )
+        text, self._text = self._text, entry.text
+        bound = self.query(entry.query)
+        self._text = text
+        return bound.under(entry.name)
+
+    def _window(self, node: nodes.StreamWindow, bound: Bound) -> Window:
+        kind = WindowKind[node.this]
+        size, slide = node.args.get("size") or 0, node.args.get("slide")
+        if kind is WindowKind.NOW or (kind is WindowKind.RANGE and size == 0):
+            return Window(WindowKind.NOW, self._tick_us)
+        if kind is WindowKind.RANGE:
+            return Window(kind, int(size * 10**6), None if slide is None else int(slide * 10**6))
+        if kind is WindowKind.PARTITION:
+            keys = tuple(self._field(key, key.name, "", bound).column.name for key in node.expressions)
+            return Window(kind, size, None, keys)
+        return Window(kind, size, slide)
+
+    # -- conditions and joins -------------------------------------------------------------------
+
+    def _terms(self, condition: exp.Expr, scope: Bound) -> list[exp.Expr]:
+        """What is joined by AND, bound."""
+        bound = self._expression(condition, scope)
+        if (call := _aggregate_in(bound)) is not None:
+            self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
+        self._typing(scope).condition(bound)
+        return list(_conjuncts(bound))
+
+    def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
+        """Left to right, with each term as soon as its columns are there."""
+        plan: Plan | None = None
+        left: set[str] = set()
+        for source in sources:
+            own = {column.name for column in source.plan.columns}
+            mine, terms = _split(terms, own)
+            right = _filtered(source.plan, mine)
+            if plan is None:
+                plan, left = right, own
+                continue
+            both, terms = _split(terms, left | own)
+            equal = tuple(pair for term in both if (pair := _equal_columns(term, left, own)) is not None)
+            others = [term for term in both if _equal_columns(term, left, own) is None]
+            columns = (*plan.columns, *right.columns)
+            plan, left = Join(columns, plan, right, equal, _all_of(others)), left | own
+        assert plan is not None
+        return _filtered(plan, terms)  # such as 1 = 1, which has no columns
+
+    # -- what is selected -----------------------------------------------------------------------
+
+    def _projected(self, node: exp.Select, items: list[exp.Expr], scope: Bound) -> Bound:
+        chosen = [pair for item in items for pair in self._item(item, scope)]
+        if len(chosen) > MOST_COLUMNS:
+            self.refuse(
+                node, f"an answer has {MOST_COLUMNS} columns at most", str(len(chosen)), "select fewer"
+            )
+        having = node.args.get("having")
+        wanted = None if having is None else self._expression(having.this, scope)
+        group = node.args.get("group")
+        keys = [] if group is None else [self._expression(key, scope) for key in group.expressions]
+        aggregated = bool(keys) or any(_aggregate_in(value) is not None for _, value in chosen)
+        aggregated = aggregated or (wanted is not None and _aggregate_in(wanted) is not None)
+        if not aggregated:
+            if having is not None:
+                self.refuse(having, "HAVING is over groups", self.words(having.this), "WHERE is over tuples")
+            return self._mapped(scope.plan, chosen, self._typing(scope))
+        return self._grouped(scope, keys, chosen, wanted)
+
+    def _mapped(self, plan: Plan, chosen: list[tuple[Field, exp.Expr]], typing: Typing) -> Bound:
+        columns = tuple(self._column(typing.of(value)) for _, value in chosen)
+        for (field, value), column in zip(chosen, columns, strict=True):
+            if column.type == "NULL":
+                self.refuse(value, "a column of the answer has a type", f"{field.name}, NULL", "leave it out")
+        fields = tuple(
+            Field(field.name, column, field.qualifier)
+            for (field, _), column in zip(chosen, columns, strict=True)
+        )
+        return Bound(Map(columns, plan, tuple(value for _, value in chosen)), fields)
+
+    def _grouped(
+        self,
+        scope: Bound,
+        keys: list[exp.Expr],
+        chosen: list[tuple[Field, exp.Expr]],
+        wanted: exp.Expr | None,
+    ) -> Bound:
+        typing = self._typing(scope)
+        for key in keys:
+            if (call := _aggregate_in(key)) is not None:
+                self.refuse(call, "GROUP BY has no aggregates", self.words(call), "HAVING has them")
+        before, after = self._having(wanted, keys)
+        for term in (*before, *(() if wanted is None else (wanted,))):
+            if _aggregate_in(term) is None:
+                typing.condition(term)
+        plan = _filtered(scope.plan, before)
+        grouping = Grouping(self, typing, keys)
+        results = [(field, grouping.over_groups(value)) for field, value in chosen]
+        conditions = [grouping.over_groups(term) for term in after]
+        grouped = grouping.plan(plan)
+        of_groups = Typing({column.name: column.type for column in grouped.columns}, self.error, self.words)
+        for term in conditions:
+            of_groups.condition(term)
+        return self._mapped(_filtered(grouped, conditions), results, of_groups)
+
+    def _having(self, wanted: exp.Expr | None, keys: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
+        """Conditions over tuples, which THEMIS writes into HAVING too, and over groups."""
+        terms = [] if wanted is None else list(_conjuncts(wanted))
+        before = [term for term in terms if _is_over_tuples(term, keys)]
+        return before, [term for term in terms if not any(term is other for other in before)]
+
+    def _item(self, item: exp.Expr, scope: Bound) -> list[tuple[Field, exp.Expr]]:
+        """What an item of SELECT gives: names with bound expressions."""
+        if isinstance(item, exp.Star):
+            return [(field, _reference(field.column)) for field in scope.fields]
+        if isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
+            qualifier = self._qualifier(item.table, scope)
+            fields = [field for field in scope.fields if field.qualifier.lower() == qualifier.lower()]
+            if not fields:
+                known = ", ".join(scope.qualifiers)
+                self.refuse(item, "a name before .* is in FROM", repr(item.table), f"known: {known}")
+            return [(field, _reference(field.column)) for field in fields]
+        if isinstance(item, exp.Alias):
+            value = self._expression(item.this, scope)
+            return [(Field(item.alias, Column("", "")), value)]
+        value = self._expression(item, scope)
+        if isinstance(item, exp.Column):
+            found = self._field(item, item.name, item.table, scope)
+            return [(found, value)]
+        return [(Field(_default_name(item), Column("", "")), value)]
+
+    # -- expressions ----------------------------------------------------------------------------
+
+    def _expression(self, node: exp.Expr, scope: Bound) -> exp.Expr:
+        """The same with columns of the plan instead of names."""
+        for inner in node.walk():
+            if isinstance(inner, (exp.Query, exp.Window, nodes.ToStream)):
+                self.refuse(
+                    inner,
+                    "an expression has no query and no OVER inside",
+                    to_text(inner),
+                    "put it into FROM, or REGISTER a VIEW",
+                )
+            if isinstance(inner, exp.Star) and not isinstance(inner.parent, exp.Count):
+                self.refuse(inner, "* stands alone or in count(*)", self.words(node), "name the columns")
+
+        def replaced(inner: exp.Expr) -> exp.Expr:
+            if not isinstance(inner, exp.Column):
+                return inner
+            return _reference(self._field(inner, inner.name, inner.table, scope).column, inner)
+
+        return node.transform(replaced, copy=True)
+
+    def _field(self, node: exp.Expr, name: str, qualifier: str, scope: Bound) -> Field:
+        qualifier = self._qualifier(qualifier, scope)
+        found = scope.find(name, qualifier)
+        if len(found) == 1:
+            return found[0]
+        written = f"{qualifier}.{name}" if qualifier else name
+        if found:
+            choices = " or ".join(field.full for field in found)
+            self.refuse(
+                node, "a column's name means one column", f"{written!r}, which is {choices}", "qualify it"
+            )
+        if qualifier and qualifier.lower() not in (known.lower() for known in scope.qualifiers):
+            known = ", ".join(scope.qualifiers) or "no name is in FROM"
+            self.refuse(node, "a name before a point is in FROM", repr(qualifier), f"known: {known}")
+        raise self.error(node, "a column is one of those in FROM", repr(written), scope.nearest(name))
+
+    def _qualifier(self, qualifier: str, scope: Bound) -> str:
+        """The qualifier that is meant; `t` is the only source's tuple, as THEMIS writes."""
+        if qualifier.lower() == TUPLE and len(scope.qualifiers) == 1:
+            return scope.qualifiers[0]
+        return qualifier
+
+    def _typing(self, scope: Bound) -> Typing:
+        return Typing(
+            {field.column.name: field.column.type for field in scope.fields}, self.error, self.words
+        )
+
+
+class Grouping:
+    """Collects the keys and aggregates of a query, and rewrites expressions over them."""
+
+    def __init__(self, binder: Binder, typing: Typing, keys: list[exp.Expr]) -> None:
+        self._binder, self._typing, self._keys = binder, typing, keys
+        self._key_columns = [binder._column(typing.of(key)) for key in keys]
+        self._inputs: list[tuple[exp.Expr, Column]] = list(zip(keys, self._key_columns, strict=True))
+        self._aggregates: list[tuple[Aggregation, Column]] = []
+
+    def over_groups(self, node: exp.Expr) -> exp.Expr:
+        """An expression over tuples as one over groups."""
+
+        def replaced(inner: exp.Expr) -> exp.Expr:
+            for key, column in zip(self._keys, self._key_columns, strict=True):
+                if inner == key:
+                    return _reference(column, inner)
+            if _is_aggregate(inner):
+                return _reference(self._aggregate(inner), inner)
+            if isinstance(inner, exp.Column):
+                self._binder.refuse(
+                    inner,
+                    "what is selected beside aggregates is in GROUP BY",
+                    self._binder.words(inner),
+                    "add it to GROUP BY, or aggregate it, for example max(...)",
+                )
+            return inner
+
+        return _rewritten(node, replaced)
+
+    def _aggregate(self, call: exp.Expr) -> Column:
+        function, arguments, k = self._call(call)
+        columns = [self._input(argument) for argument in arguments]
+        made = Aggregation(function, tuple(column.name for column in columns), k)
+        for known, column in self._aggregates:
+            if known == made:
+                return column
+        try:
+            kind = aggregate_type(function, [column.type for column in columns])
+        except InvalidInputError as error:
+            raise self._binder.error(call, error.rule, str(error.got), error.hint) from error
+        self._aggregates.append((made, self._binder._column(kind)))
+        return self._aggregates[-1][1]
+
+    def _call(self, call: exp.Expr) -> tuple[str, list[exp.Expr], int]:
+        """Name, arguments and k of an aggregate."""
+        name = _function_name(call)
+        top = _TOP.fullmatch(name)
+        function = "TOP" if top else name
+        arguments = list(call.expressions) if isinstance(call, exp.Anonymous) else []
+        if not isinstance(call, exp.Anonymous):
+            arguments = [each for each in (call.this, call.args.get("expression")) if each is not None]
+            arguments += call.expressions
+        if any(isinstance(each, exp.Distinct) for each in arguments):
+            self._binder.refuse(
+                call,
+                "an aggregate is over all tuples",
+                "DISTINCT",
+                "aggregate over (SELECT DISTINCT ...) in FROM",
+            )
+        if function == "COUNT" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
+            return function, [], 0
+        wanted = {"COV": (2,), "TOP": (1, 2)}.get(function, (1,))
+        if len(arguments) not in wanted:
+            rule = f"{name} has {' or '.join(str(number) for number in wanted)} arguments"
+            self._binder.refuse(call, rule, str(len(arguments)), _USES.get(function, f"{name}(value)"))
+        for argument in arguments:
+            if (inner := _aggregate_in(argument)) is not None:
+                self._binder.refuse(
+                    inner, "aggregates are not inside each other", self._binder.words(inner), "use a view"
+                )
+        if top and not 1 <= int(top[1]) <= 1000:
+            self._binder.refuse(call, "TOP has 1 to 1000 places", top[1], "TOP5(id, value)")
+        return function, arguments, int(top[1]) if top else 0
+
+    def _input(self, argument: exp.Expr) -> Column:
+        """The column of the input that an argument is."""
+        for known, column in self._inputs:
+            if known == argument:
+                return column
+        self._inputs.append((argument, self._binder._column(self._typing.of(argument))))
+        return self._inputs[-1][1]
+
+    def plan(self, below: Plan) -> Plan:
+        """The groups over a plan."""
+        columns = tuple(column for _, column in self._inputs)
+        mapped = Map(columns, below, tuple(value for value, _ in self._inputs))
+        keys = tuple(column.name for column in self._key_columns)
+        outer = (*self._key_columns, *(column for _, column in self._aggregates))
+        return Aggregate(outer, mapped, keys, tuple(made for made, _ in self._aggregates))
+
+
+_USES = {"COV": "COV(a.value, b.value)", "TOP": "TOP5(id, value)"}
+_SQL_NAMES = {"STDDEVSAMP": "STDDEV", "COVARSAMP": "COV", "COVAR_SAMP": "COV", "STDDEV_SAMP": "STDDEV"}
+
+
+def _function_name(node: exp.Expr) -> str:
+    """In upper letters; empty if it is no function."""
+    if isinstance(node, exp.Anonymous):
+        name = str(node.this).upper()
+    elif isinstance(node, exp.Func):
+        name = type(node).__name__.upper()
+    else:
+        return ""
+    return _SQL_NAMES.get(name, name)
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    name = _function_name(node)
+    return name in AGGREGATES[:-1] or _TOP.fullmatch(name) is not None
+
+
+def _aggregate_in(node: exp.Expr) -> exp.Expr | None:
+    return next((inner for inner in node.walk() if _is_aggregate(inner)), None)
+
+
+def _is_over_tuples(term: exp.Expr, keys: list[exp.Expr]) -> bool:
+    """Whether a condition has columns that only tuples have."""
+    if _aggregate_in(term) is not None:
+        return False
+
+    def without_keys(inner: exp.Expr) -> exp.Expr:
+        return exp.null() if any(inner == key for key in keys) else inner
+
+    return _rewritten(term, without_keys).find(exp.Column) is not None
+
+
+def _rewritten(node: exp.Expr, replaced: object) -> exp.Expr:
+    return node.transform(replaced, copy=True)  # type: ignore[arg-type]
+
+
+def _reference(column: Column, written: exp.Expr | None = None) -> exp.Column:
+    """A column of the plan, in the place of what is written."""
+    made = exp.Column(this=exp.Identifier(this=column.name, quoted=True))
+    if written is not None and (place := place_of(written)) is not None:
+        made.meta["place"] = place
+    return made
+
+
+def _conjuncts(node: exp.Expr) -> Iterable[exp.Expr]:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.And):
+        yield from _conjuncts(node.this)
+        yield from _conjuncts(node.expression)
+    else:
+        yield node
+
+
+def _columns_of(node: exp.Expr) -> set[str]:
+    return {column.name for column in node.find_all(exp.Column)}
+
+
+def _split(terms: list[exp.Expr], columns: set[str]) -> tuple[list[exp.Expr], list[exp.Expr]]:
+    """Terms that need nothing but these columns and at least one of them, and the others."""
+    mine = [term for term in terms if _columns_of(term) and _columns_of(term) <= columns]
+    return mine, [term for term in terms if not any(term is other for other in mine)]
+
+
+def _equal_columns(term: exp.Expr, left: set[str], right: set[str]) -> tuple[str, str] | None:
+    if not isinstance(term, exp.EQ) or not isinstance(term.this, exp.Column):
+        return None
+    if not isinstance(term.expression, exp.Column):
+        return None
+    names = term.this.name, term.expression.name
+    if names[0] in left and names[1] in right:
+        return names
+    return (names[1], names[0]) if names[1] in left and names[0] in right else None
+
+
+def _all_of(terms: list[exp.Expr]) -> exp.Expr | None:
+    return exp.and_(*terms, copy=True) if terms else None
+
+
+def _filtered(plan: Plan, terms: list[exp.Expr]) -> Plan:
+    condition = _all_of(terms)
+    return plan if condition is None else Filter(plan.columns, plan, condition)
+
+
+def _unwrapped(items: list[exp.Expr]) -> tuple[list[exp.Expr], str]:
+    """`SELECT ISTREAM(a, b)` as a, b and ISTREAM."""
+    if len(items) == 1 and isinstance(items[0], exp.Anonymous):
+        name = str(items[0].this).upper()
+        if name in nodes.TO_STREAM:
+            return list(items[0].expressions), name
+    return items, ""
+
+
+def _default_name(item: exp.Expr) -> str:
+    """What a column is called that has no name: `avg_v` for avg(v)."""
+    words = re.findall(r"\w+", to_text(item).lower())
+    return "_".join(words)[:40] or "value"
+
+
+def place_of(node: exp.Expr) -> Place | None:
+    """Where in the text an expression stands, as far as is known."""
+    places = [place for inner in node.walk() if (place := _own_place(inner)) is not None]
+    if places:
+        return Place(min(place.start for place in places), max(place.end for place in places))
+    parent = node.parent
+    while parent is not None:
+        if (own := _own_place(parent)) is not None:
+            return own
+        parent = parent.parent
+    return None
+
+
+def _own_place(node: exp.Expr) -> Place | None:
+    if isinstance(place := node.meta.get("place"), Place):
+        return place
+    start, end = node.meta.get("start"), node.meta.get("end")
+    return Place(start, end + 1) if isinstance(start, int) and isinstance(end, int) else None

@@ -1,0 +1,137 @@
+"""A plan as operators that are stepped together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.cql.check import only_grows
+from penstock.cql.engine.bag import Changes, Ints, concat
+from penstock.cql.engine.groups import AggregateNode
+from penstock.cql.engine.operators import (
+    FilterNode,
+    JoinNode,
+    MapNode,
+    Node,
+    RowsWindowNode,
+    TimeWindowNode,
+    ToStreamNode,
+    UnionNode,
+)
+from penstock.cql.engine.vector import arrow_type
+from penstock.cql.plan import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Map,
+    Plan,
+    ToStream,
+    UnionAll,
+    Windowed,
+)
+
+ORDER = "_o"
+"""Where among the tuples of its instant a stream's tuple stands."""
+
+
+def schema_of(plan: Plan) -> pa.Schema:
+    return pa.schema([(column.name, arrow_type(column.type)) for column in plan.columns])
+
+
+class Engine:
+    """Runs a plan over leaves that are fed from outside.
+
+    Args:
+        plan: What to run.
+        leaves: The parts of it that are fed: streams, with their tuples and an order among those of an
+            instant, or relations, with their changes.
+    """
+
+    def __init__(self, plan: Plan, leaves: Sequence[Plan]) -> None:
+        self._leaves = list(leaves)
+        self._waiting = [Changes.none(_fed(leaf)) for leaf in leaves]
+        self._nodes: dict[int, Node] = {}
+        self._plan = plan
+        self._add(plan)
+
+    def _leaf(self, plan: Plan) -> int | None:
+        return next((i for i, leaf in enumerate(self._leaves) if leaf is plan), None)
+
+    def _add(self, plan: Plan) -> None:
+        if self._leaf(plan) is not None:
+            return
+        for each in plan.inputs:
+            self._add(each)
+        self._nodes[id(plan)] = _node(plan)
+
+    def step(self, inputs: Sequence[Changes], until: int) -> Changes:
+        """What the answer changes before an instant.
+
+        Args:
+            inputs: What is new of each leaf; what comes at the instant or later waits for its step.
+            until: All that comes before this instant has come.
+        """
+        due = []
+        for i, new in enumerate(inputs):
+            ready, self._waiting[i] = concat([self._waiting[i], new]).until(until)
+            due.append(_ordered(ready) if self._leaves[i].is_stream else ready)
+        return self._step(self._plan, due, until)
+
+    def _step(self, plan: Plan, due: Sequence[Changes], until: int) -> Changes:
+        if (leaf := self._leaf(plan)) is not None:
+            return due[leaf]
+        return self._nodes[id(plan)].step([self._step(each, due, until) for each in plan.inputs], until)
+
+    def save(self) -> list[pa.Table]:
+        """What it keeps between steps."""
+        kept = [waiting.to_table() for waiting in self._waiting]
+        return kept + [table for node in self._nodes.values() for table in node.save()]
+
+    def load(self, tables: Sequence[pa.Table]) -> None:
+        """Goes on from what another of the same plan kept."""
+        count = len(self._leaves)
+        self._waiting = [Changes.from_table(table) for table in tables[:count]]
+        for node in self._nodes.values():
+            size = len(node.save())
+            node.load(tables[count : count + size])
+            count += size
+
+
+def _fed(leaf: Plan) -> pa.Schema:
+    schema = schema_of(leaf)
+    return schema.append(pa.field(ORDER, pa.int64())) if leaf.is_stream else schema
+
+
+def _ordered(elements: Changes) -> Changes:
+    """A stream's tuples in their order, without it."""
+    order: Ints = np.asarray(elements.rows.column(ORDER).to_numpy(), dtype=np.int64)
+    in_time = elements.take(np.lexsort((order, elements.at)).astype(np.int64))
+    return in_time.with_rows(in_time.rows.drop_columns([ORDER]))
+
+
+def _node(plan: Plan) -> Node:
+    if isinstance(plan, Windowed):
+        schema = schema_of(plan)
+        return (
+            TimeWindowNode(plan.window, schema)
+            if plan.window.by_time
+            else RowsWindowNode(plan.window, schema)
+        )
+    if isinstance(plan, Map):
+        return MapNode(plan)
+    if isinstance(plan, Filter):
+        return FilterNode(plan)
+    if isinstance(plan, UnionAll):
+        return UnionNode(schema_of(plan))
+    if isinstance(plan, Join):
+        return JoinNode(plan, schema_of(plan.left), schema_of(plan.right))
+    if isinstance(plan, ToStream):
+        return ToStreamNode(plan.kind, schema_of(plan))
+    if isinstance(plan, Distinct):
+        names = tuple(column.name for column in plan.columns)
+        plan = Aggregate(plan.columns, plan.input, names, ())
+    assert isinstance(plan, Aggregate)
+    return AggregateNode(plan, schema_of(plan.input), only_grows(plan.input))

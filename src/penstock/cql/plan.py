@@ -1,0 +1,219 @@
+"""What a query means: a tree of operators over streams and relations, apart from how it is run.
+
+A *stream* is a bag of tuples with timestamps. A *relation* is a bag of tuples that changes over time. Windows
+make relations of streams, relational operators relations of relations, ISTREAM and its kin streams of
+relations. Every operator names its columns anew, `c0`, `c1`, ..., so that expressions need no scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a plan: its name inside the plan, and its type as Spark's DDL names it."""
+
+    name: str
+    type: str
+
+
+class WindowKind(Enum):
+    NOW = "NOW"
+    UNBOUNDED = "UNBOUNDED"
+    RANGE = "RANGE"
+    ROWS = "ROWS"
+    PARTITION = "PARTITION"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which tuples of a stream are in its relation.
+
+    Attributes:
+        kind: By time, by number, by number in each partition.
+        size: Microseconds of RANGE and NOW, tuples of ROWS and PARTITION.
+        slide: The same; `None` if the window moves with every tuple and every instant.
+        keys: Columns of PARTITION.
+    """
+
+    kind: WindowKind
+    size: int = 0
+    slide: int | None = None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def by_time(self) -> bool:
+        """Whether it is known when a tuple comes when it will leave."""
+        return self.kind in (WindowKind.NOW, WindowKind.UNBOUNDED, WindowKind.RANGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An operator. Those that hold others give them as `inputs`."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return ()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a stream, not a relation."""
+        return False
+
+    def walk(self) -> Iterator[Plan]:
+        """This operator and all below it."""
+        yield self
+        for each in self.inputs:
+            yield from each.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Plan):
+    """A registered stream: its columns are those of the stream, in the same order."""
+
+    stream: str
+
+    @property
+    def is_stream(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed(Plan):
+    """A stream's relation by a window."""
+
+    input: Plan
+    window: Window
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Plan):
+    input: Plan
+    condition: exp.Expr
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Plan):
+    """Expressions over the columns of its input, one for each of its own columns."""
+
+    input: Plan
+    items: tuple[exp.Expr, ...]
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Plan):
+    """All pairs that fulfil the condition; the columns of the left one, then those of the right one.
+
+    Attributes:
+        left, right: What is joined; their columns have different names.
+        equal: Pairs of columns, of the left and of the right one, that must be equal.
+        condition: What else must hold; `None` for nothing.
+    """
+
+    left: Plan
+    right: Plan
+    equal: tuple[tuple[str, str], ...]
+    condition: exp.Expr | None
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """An aggregate: COUNT (without arguments: of tuples), SUM, AVG, MIN, MAX, STDDEV, COV or TOP.
+
+    Attributes:
+        function: In upper letters.
+        arguments: Columns of the input.
+        k: How many, of TOP.
+    """
+
+    function: str
+    arguments: tuple[str, ...]
+    k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Plan):
+    """Groups by columns of the input; its columns are the keys, then the aggregates.
+
+    Without keys there is one group, which is empty (no tuple at all) as long as its input is.
+    """
+
+    input: Plan
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregation, ...]
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Plan):
+    input: Plan
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class UnionAll(Plan):
+    """All tuples of both, which have as many columns of the same types. Streams if both are."""
+
+    left: Plan
+    right: Plan
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.left, self.right)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.left.is_stream
+
+
+@dataclass(frozen=True, slots=True)
+class ToStream(Plan):
+    """ISTREAM: what came in at an instant; DSTREAM: what left; RSTREAM: all that is there."""
+
+    input: Plan
+    kind: str
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        return (self.input,)
+
+    @property
+    def is_stream(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that can be run: its plan, and what its columns are called."""
+
+    plan: Plan
+    names: tuple[str, ...]

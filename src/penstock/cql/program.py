@@ -1,0 +1,61 @@
+"""A CQL text: what it registers, and its queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from penstock.cql.bind import bind, register
+from penstock.cql.catalog import Catalog
+from penstock.cql.dialect import parse, to_text
+from penstock.cql.errors import CqlError
+from penstock.cql.nodes import Register
+from penstock.cql.plan import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A query of a text: as it is written, in one form, and what it means."""
+
+    statement: exp.Expr
+    query: Query
+
+    @property
+    def text(self) -> str:
+        return to_text(self.statement)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Attributes:
+    catalog: The streams and views that its queries may name.
+    queries: In the order of the text.
+    """
+
+    catalog: Catalog
+    queries: list[Written] = field(default_factory=list)
+
+
+def read_program(text: str, catalog: Catalog | None = None, file: str = "", tick_us: int = 1) -> Program:
+    """Reads a text whole.
+
+    Args:
+        text: Statements with a ; between them.
+        catalog: What is registered already; statements add to it.
+        file: Its name, for errors.
+        tick_us: How far apart instants are.
+
+    Raises:
+        CqlError: A statement is not CQL, or means nothing.
+    """
+    program = Program(Catalog() if catalog is None else catalog)
+    try:
+        for statement in parse(text):
+            if isinstance(statement, Register):
+                register(statement, program.catalog, text)
+            else:
+                program.queries.append(Written(statement, bind(statement, program.catalog, text, tick_us)))
+    except CqlError as error:
+        raise (error.of_file(file) if file else error) from None
+    return program
