@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterable
 from typing import NoReturn
 
 from sqlglot import exp
@@ -13,12 +11,23 @@ from penstock.cql import nodes
 from penstock.cql.catalog import Catalog, StreamDef, ViewDef
 from penstock.cql.dialect import to_text
 from penstock.cql.errors import CqlError, Place
+from penstock.cql.expressions import (
+    aggregate_in,
+    all_of,
+    conjuncts,
+    default_name,
+    equal_columns,
+    filtered,
+    is_over_tuples,
+    place_of,
+    reference,
+    split,
+    unwrapped,
+)
+from penstock.cql.grouping import Grouping
 from penstock.cql.plan import (
-    Aggregate,
-    Aggregation,
     Column,
     Distinct,
-    Filter,
     Join,
     Map,
     Plan,
@@ -31,10 +40,9 @@ from penstock.cql.plan import (
     WindowKind,
 )
 from penstock.cql.scope import Bound, Field, unique_names
-from penstock.cql.types import AGGREGATES, Typing, aggregate_type, registered_type
+from penstock.cql.types import Typing, registered_type
 from penstock.errors import InvalidInputError
 
-_TOP = re.compile(r"TOP(\d+)")
 TUPLE = "t"
 """What THEMIS calls the tuple of a query's only stream: `SELECT avg(t.v) FROM readings`."""
 MOST_COLUMNS = 1000
@@ -173,7 +181,7 @@ class Binder:
         types = [
             self._united(node, ours, theirs) for ours, theirs in zip(left.fields, right.fields, strict=True)
         ]
-        columns = tuple(self._column(kind) for kind in types)
+        columns = tuple(self.column(kind) for kind in types)
         both: Plan = UnionAll(columns, left.plan, right.plan)
         if node.args.get("distinct"):
             if both.is_stream:
@@ -195,7 +203,7 @@ class Binder:
             )
         return types[0]
 
-    def _column(self, kind: str) -> Column:
+    def column(self, kind: str) -> Column:
         number = next(self._numbers)
         return Column(f"c{number}", kind)
 
@@ -211,7 +219,7 @@ class Binder:
             conditions.append(where.this)
         terms = [term for each in conditions for term in self._terms(each, everything)]
         scope = Bound(self._joined(sources, terms), everything.fields)
-        items, kind = _unwrapped(node.expressions)
+        items, kind = unwrapped(node.expressions)
         bound = self._projected(node, items, scope)
         if node.args.get("distinct"):
             bound = Bound(Distinct(bound.plan.columns, bound.plan), bound.fields)
@@ -252,7 +260,7 @@ class Binder:
                 node, "FROM has a registered stream, relation or view", repr(node.name), f"known: {known}"
             )
         if isinstance(entry, StreamDef):
-            columns = tuple(self._column(kind) for kind in entry.columns.values())
+            columns = tuple(self.column(kind) for kind in entry.columns.values())
             fields = zip(entry.columns, columns, strict=True)
             return Bound(
                 Scan(columns, entry.name), tuple(Field(name, column, entry.name) for name, column in fields)
@@ -279,10 +287,10 @@ class Binder:
     def _terms(self, condition: exp.Expr, scope: Bound) -> list[exp.Expr]:
         """What is joined by AND, bound."""
         bound = self._expression(condition, scope)
-        if (call := _aggregate_in(bound)) is not None:
+        if (call := aggregate_in(bound)) is not None:
             self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
         self._typing(scope).condition(bound)
-        return list(_conjuncts(bound))
+        return list(conjuncts(bound))
 
     def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
         """Left to right, with each term as soon as its columns are there."""
@@ -290,18 +298,18 @@ class Binder:
         left: set[str] = set()
         for source in sources:
             own = {column.name for column in source.plan.columns}
-            mine, terms = _split(terms, own)
-            right = _filtered(source.plan, mine)
+            mine, terms = split(terms, own)
+            right = filtered(source.plan, mine)
             if plan is None:
                 plan, left = right, own
                 continue
-            both, terms = _split(terms, left | own)
-            equal = tuple(pair for term in both if (pair := _equal_columns(term, left, own)) is not None)
-            others = [term for term in both if _equal_columns(term, left, own) is None]
+            both, terms = split(terms, left | own)
+            equal = tuple(pair for term in both if (pair := equal_columns(term, left, own)) is not None)
+            others = [term for term in both if equal_columns(term, left, own) is None]
             columns = (*plan.columns, *right.columns)
-            plan, left = Join(columns, plan, right, equal, _all_of(others)), left | own
+            plan, left = Join(columns, plan, right, equal, all_of(others)), left | own
         assert plan is not None
-        return _filtered(plan, terms)  # such as 1 = 1, which has no columns
+        return filtered(plan, terms)  # such as 1 = 1, which has no columns
 
     # -- what is selected -----------------------------------------------------------------------
 
@@ -315,8 +323,8 @@ class Binder:
         wanted = None if having is None else self._expression(having.this, scope)
         group = node.args.get("group")
         keys = [] if group is None else [self._expression(key, scope) for key in group.expressions]
-        aggregated = bool(keys) or any(_aggregate_in(value) is not None for _, value in chosen)
-        aggregated = aggregated or (wanted is not None and _aggregate_in(wanted) is not None)
+        aggregated = bool(keys) or any(aggregate_in(value) is not None for _, value in chosen)
+        aggregated = aggregated or (wanted is not None and aggregate_in(wanted) is not None)
         if not aggregated:
             if having is not None:
                 self.refuse(having, "HAVING is over groups", self.words(having.this), "WHERE is over tuples")
@@ -324,7 +332,7 @@ class Binder:
         return self._grouped(scope, keys, chosen, wanted)
 
     def _mapped(self, plan: Plan, chosen: list[tuple[Field, exp.Expr]], typing: Typing) -> Bound:
-        columns = tuple(self._column(typing.of(value)) for _, value in chosen)
+        columns = tuple(self.column(typing.of(value)) for _, value in chosen)
         for (field, value), column in zip(chosen, columns, strict=True):
             if column.type == "NULL":
                 self.refuse(value, "a column of the answer has a type", f"{field.name}, NULL", "leave it out")
@@ -343,13 +351,13 @@ class Binder:
     ) -> Bound:
         typing = self._typing(scope)
         for key in keys:
-            if (call := _aggregate_in(key)) is not None:
+            if (call := aggregate_in(key)) is not None:
                 self.refuse(call, "GROUP BY has no aggregates", self.words(call), "HAVING has them")
         before, after = self._having(wanted, keys)
         for term in (*before, *(() if wanted is None else (wanted,))):
-            if _aggregate_in(term) is None:
+            if aggregate_in(term) is None:
                 typing.condition(term)
-        plan = _filtered(scope.plan, before)
+        plan = filtered(scope.plan, before)
         grouping = Grouping(self, typing, keys)
         results = [(field, grouping.over_groups(value)) for field, value in chosen]
         conditions = [grouping.over_groups(term) for term in after]
@@ -357,25 +365,25 @@ class Binder:
         of_groups = Typing({column.name: column.type for column in grouped.columns}, self.error, self.words)
         for term in conditions:
             of_groups.condition(term)
-        return self._mapped(_filtered(grouped, conditions), results, of_groups)
+        return self._mapped(filtered(grouped, conditions), results, of_groups)
 
     def _having(self, wanted: exp.Expr | None, keys: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
         """Conditions over tuples, which THEMIS writes into HAVING too, and over groups."""
-        terms = [] if wanted is None else list(_conjuncts(wanted))
-        before = [term for term in terms if _is_over_tuples(term, keys)]
+        terms = [] if wanted is None else list(conjuncts(wanted))
+        before = [term for term in terms if is_over_tuples(term, keys)]
         return before, [term for term in terms if not any(term is other for other in before)]
 
     def _item(self, item: exp.Expr, scope: Bound) -> list[tuple[Field, exp.Expr]]:
         """What an item of SELECT gives: names with bound expressions."""
         if isinstance(item, exp.Star):
-            return [(field, _reference(field.column)) for field in scope.fields]
+            return [(field, reference(field.column)) for field in scope.fields]
         if isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
             qualifier = self._qualifier(item.table, scope)
             fields = [field for field in scope.fields if field.qualifier.lower() == qualifier.lower()]
             if not fields:
                 known = ", ".join(scope.qualifiers)
                 self.refuse(item, "a name before .* is in FROM", repr(item.table), f"known: {known}")
-            return [(field, _reference(field.column)) for field in fields]
+            return [(field, reference(field.column)) for field in fields]
         if isinstance(item, exp.Alias):
             value = self._expression(item.this, scope)
             return [(Field(item.alias, Column("", "")), value)]
@@ -383,7 +391,7 @@ class Binder:
         if isinstance(item, exp.Column):
             found = self._field(item, item.name, item.table, scope)
             return [(found, value)]
-        return [(Field(_default_name(item), Column("", "")), value)]
+        return [(Field(default_name(item), Column("", "")), value)]
 
     # -- expressions ----------------------------------------------------------------------------
 
@@ -403,7 +411,7 @@ class Binder:
         def replaced(inner: exp.Expr) -> exp.Expr:
             if not isinstance(inner, exp.Column):
                 return inner
-            return _reference(self._field(inner, inner.name, inner.table, scope).column, inner)
+            return reference(self._field(inner, inner.name, inner.table, scope).column, inner)
 
         return node.transform(replaced, copy=True)
 
@@ -433,216 +441,3 @@ class Binder:
         return Typing(
             {field.column.name: field.column.type for field in scope.fields}, self.error, self.words
         )
-
-
-class Grouping:
-    """Collects the keys and aggregates of a query, and rewrites expressions over them."""
-
-    def __init__(self, binder: Binder, typing: Typing, keys: list[exp.Expr]) -> None:
-        self._binder, self._typing, self._keys = binder, typing, keys
-        self._key_columns = [binder._column(typing.of(key)) for key in keys]
-        self._inputs: list[tuple[exp.Expr, Column]] = list(zip(keys, self._key_columns, strict=True))
-        self._aggregates: list[tuple[Aggregation, Column]] = []
-
-    def over_groups(self, node: exp.Expr) -> exp.Expr:
-        """An expression over tuples as one over groups."""
-
-        def replaced(inner: exp.Expr) -> exp.Expr:
-            for key, column in zip(self._keys, self._key_columns, strict=True):
-                if inner == key:
-                    return _reference(column, inner)
-            if _is_aggregate(inner):
-                return _reference(self._aggregate(inner), inner)
-            if isinstance(inner, exp.Column):
-                self._binder.refuse(
-                    inner,
-                    "what is selected beside aggregates is in GROUP BY",
-                    self._binder.words(inner),
-                    "add it to GROUP BY, or aggregate it, for example max(...)",
-                )
-            return inner
-
-        return _rewritten(node, replaced)
-
-    def _aggregate(self, call: exp.Expr) -> Column:
-        function, arguments, k = self._call(call)
-        columns = [self._input(argument) for argument in arguments]
-        made = Aggregation(function, tuple(column.name for column in columns), k)
-        for known, column in self._aggregates:
-            if known == made:
-                return column
-        try:
-            kind = aggregate_type(function, [column.type for column in columns])
-        except InvalidInputError as error:
-            raise self._binder.error(call, error.rule, str(error.got), error.hint) from error
-        self._aggregates.append((made, self._binder._column(kind)))
-        return self._aggregates[-1][1]
-
-    def _call(self, call: exp.Expr) -> tuple[str, list[exp.Expr], int]:
-        """Name, arguments and k of an aggregate."""
-        name = _function_name(call)
-        top = _TOP.fullmatch(name)
-        function = "TOP" if top else name
-        arguments = list(call.expressions) if isinstance(call, exp.Anonymous) else []
-        if not isinstance(call, exp.Anonymous):
-            arguments = [each for each in (call.this, call.args.get("expression")) if each is not None]
-            arguments += call.expressions
-        if any(isinstance(each, exp.Distinct) for each in arguments):
-            self._binder.refuse(
-                call,
-                "an aggregate is over all tuples",
-                "DISTINCT",
-                "aggregate over (SELECT DISTINCT ...) in FROM",
-            )
-        if function == "COUNT" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
-            return function, [], 0
-        wanted = {"COV": (2,), "TOP": (1, 2)}.get(function, (1,))
-        if len(arguments) not in wanted:
-            rule = f"{name} has {' or '.join(str(number) for number in wanted)} arguments"
-            self._binder.refuse(call, rule, str(len(arguments)), _USES.get(function, f"{name}(value)"))
-        for argument in arguments:
-            if (inner := _aggregate_in(argument)) is not None:
-                self._binder.refuse(
-                    inner, "aggregates are not inside each other", self._binder.words(inner), "use a view"
-                )
-        if top and not 1 <= int(top[1]) <= 1000:
-            self._binder.refuse(call, "TOP has 1 to 1000 places", top[1], "TOP5(id, value)")
-        return function, arguments, int(top[1]) if top else 0
-
-    def _input(self, argument: exp.Expr) -> Column:
-        """The column of the input that an argument is."""
-        for known, column in self._inputs:
-            if known == argument:
-                return column
-        self._inputs.append((argument, self._binder._column(self._typing.of(argument))))
-        return self._inputs[-1][1]
-
-    def plan(self, below: Plan) -> Plan:
-        """The groups over a plan."""
-        columns = tuple(column for _, column in self._inputs)
-        mapped = Map(columns, below, tuple(value for value, _ in self._inputs))
-        keys = tuple(column.name for column in self._key_columns)
-        outer = (*self._key_columns, *(column for _, column in self._aggregates))
-        return Aggregate(outer, mapped, keys, tuple(made for made, _ in self._aggregates))
-
-
-_USES = {"COV": "COV(a.value, b.value)", "TOP": "TOP5(id, value)"}
-_SQL_NAMES = {"STDDEVSAMP": "STDDEV", "COVARSAMP": "COV", "COVAR_SAMP": "COV", "STDDEV_SAMP": "STDDEV"}
-
-
-def _function_name(node: exp.Expr) -> str:
-    """In upper letters; empty if it is no function."""
-    if isinstance(node, exp.Anonymous):
-        name = str(node.this).upper()
-    elif isinstance(node, exp.Func):
-        name = type(node).__name__.upper()
-    else:
-        return ""
-    return _SQL_NAMES.get(name, name)
-
-
-def _is_aggregate(node: exp.Expr) -> bool:
-    name = _function_name(node)
-    return name in AGGREGATES[:-1] or _TOP.fullmatch(name) is not None
-
-
-def _aggregate_in(node: exp.Expr) -> exp.Expr | None:
-    return next((inner for inner in node.walk() if _is_aggregate(inner)), None)
-
-
-def _is_over_tuples(term: exp.Expr, keys: list[exp.Expr]) -> bool:
-    """Whether a condition has columns that only tuples have."""
-    if _aggregate_in(term) is not None:
-        return False
-
-    def without_keys(inner: exp.Expr) -> exp.Expr:
-        return exp.null() if any(inner == key for key in keys) else inner
-
-    return _rewritten(term, without_keys).find(exp.Column) is not None
-
-
-def _rewritten(node: exp.Expr, replaced: object) -> exp.Expr:
-    return node.transform(replaced, copy=True)  # type: ignore[arg-type]
-
-
-def _reference(column: Column, written: exp.Expr | None = None) -> exp.Column:
-    """A column of the plan, in the place of what is written."""
-    made = exp.Column(this=exp.Identifier(this=column.name, quoted=True))
-    if written is not None and (place := place_of(written)) is not None:
-        made.meta["place"] = place
-    return made
-
-
-def _conjuncts(node: exp.Expr) -> Iterable[exp.Expr]:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    else:
-        yield node
-
-
-def _columns_of(node: exp.Expr) -> set[str]:
-    return {column.name for column in node.find_all(exp.Column)}
-
-
-def _split(terms: list[exp.Expr], columns: set[str]) -> tuple[list[exp.Expr], list[exp.Expr]]:
-    """Terms that need nothing but these columns and at least one of them, and the others."""
-    mine = [term for term in terms if _columns_of(term) and _columns_of(term) <= columns]
-    return mine, [term for term in terms if not any(term is other for other in mine)]
-
-
-def _equal_columns(term: exp.Expr, left: set[str], right: set[str]) -> tuple[str, str] | None:
-    if not isinstance(term, exp.EQ) or not isinstance(term.this, exp.Column):
-        return None
-    if not isinstance(term.expression, exp.Column):
-        return None
-    names = term.this.name, term.expression.name
-    if names[0] in left and names[1] in right:
-        return names
-    return (names[1], names[0]) if names[1] in left and names[0] in right else None
-
-
-def _all_of(terms: list[exp.Expr]) -> exp.Expr | None:
-    return exp.and_(*terms, copy=True) if terms else None
-
-
-def _filtered(plan: Plan, terms: list[exp.Expr]) -> Plan:
-    condition = _all_of(terms)
-    return plan if condition is None else Filter(plan.columns, plan, condition)
-
-
-def _unwrapped(items: list[exp.Expr]) -> tuple[list[exp.Expr], str]:
-    """`SELECT ISTREAM(a, b)` as a, b and ISTREAM."""
-    if len(items) == 1 and isinstance(items[0], exp.Anonymous):
-        name = str(items[0].this).upper()
-        if name in nodes.TO_STREAM:
-            return list(items[0].expressions), name
-    return items, ""
-
-
-def _default_name(item: exp.Expr) -> str:
-    """What a column is called that has no name: `avg_v` for avg(v)."""
-    words = re.findall(r"\w+", to_text(item).lower())
-    return "_".join(words)[:40] or "value"
-
-
-def place_of(node: exp.Expr) -> Place | None:
-    """Where in the text an expression stands, as far as is known."""
-    places = [place for inner in node.walk() if (place := _own_place(inner)) is not None]
-    if places:
-        return Place(min(place.start for place in places), max(place.end for place in places))
-    parent = node.parent
-    while parent is not None:
-        if (own := _own_place(parent)) is not None:
-            return own
-        parent = parent.parent
-    return None
-
-
-def _own_place(node: exp.Expr) -> Place | None:
-    if isinstance(place := node.meta.get("place"), Place):
-        return place
-    start, end = node.meta.get("start"), node.meta.get("end")
-    return Place(start, end + 1) if isinstance(start, int) and isinstance(end, int) else None
