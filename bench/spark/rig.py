@@ -120,10 +120,10 @@ class Cell:
 class Rig:
     """A warm session and what cells need. Use in a `with`."""
 
-    def __init__(self, start: Start = start_noop, master: str = "local[2]") -> None:
+    def __init__(self, start: Start = start_noop, master: str = "local[2]", memory: str = "2g") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
         self.start = start
-        self.spark: SparkSession = penstock.session(app="bench", master=master, **SESSION)
+        self.spark: SparkSession = penstock.session(app="bench", master=master, memory=memory, **SESSION)
         self._count = 0
         self.filled = self.folder / "filled"
         log = create_paced(

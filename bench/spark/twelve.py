@@ -1,7 +1,7 @@
 """The workload of `spark/dilos`: three classes with four streaming queries each, scaled to this machine.
 
-A class has two aggregates, a window join and a select. Class 3's join and select begin with the same work on
-the same stream as class 1's select does: the segment that they can share.
+A class has two aggregates, a window join and a select. All of class 3's begin with the same work on the same
+stream as class 1's select does: the segment that they can share.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ TARGET_ROUNDS = {"class1": 1.5, "class2": 2.0, "class3": 2.5}
 """Targets, in idle rounds of all twelve queries."""
 KINDS = ("average", "largest", "pairs", "chosen")
 
-EVENTS_LOAD, OWN_LOADS = 0.15, {"class1": 0.01, "class2": 0.01, "class3": 0.18}
-"""Seconds of row work a second: class 3's on the stream that class 1 reads too, and on each class's own. With
-targets of 1.5 and 2 idle rounds the fixed costs of their batches alone take about 0.4 and 0.27 of the time
-for classes 1 and 2, of which 0.6 and 0.3 are theirs."""
+STREAMS = ("class1", "class2", "events")
+"""Classes 1 and 2 read streams of their own, class 3 and class 1's select the events."""
+EVENTS_LOAD, OWN_LOAD = 0.33, 0.01
+"""Seconds of row work a second: class 3's, and those of classes 1 and 2 on their own streams. With targets of
+1.5 and 2 idle rounds the fixed costs of their batches alone take about 0.4 and 0.27 of the time for classes 1
+and 2, of which 0.6 and 0.3 are theirs."""
 BATCH_S = 1.0
 """Length of the batches in which a row's cost is measured."""
 PROBED_PER_S, PROBED_S = 20_000.0, 400.0
@@ -51,18 +53,23 @@ def digest() -> Column:
 
 
 def chosen(rows: DataFrame) -> DataFrame:
-    """The select: two rounds of SHA-512, a quarter of the rows pass. What classes 1 and 3 can share."""
+    """The select: two rounds of SHA-512, an eighth of the rows pass. What classes 1 and 3 can share."""
     kept = [name for name in ORIGIN if name in rows.columns]
-    return rows.withColumn("h", digest()).where("h < '4'").select("ts", "k", "v", "h", *kept)
+    prefix = F.substring("h", 1, 8).alias("h")
+    return rows.withColumn("h", digest()).where("h < '2'").select("ts", "k", "v", prefix, *kept)
+
+
+def digested(rows: DataFrame) -> DataFrame:
+    return rows if "h" in rows.columns else rows.withColumn("h", digest())
 
 
 def average(rows: DataFrame) -> DataFrame:
-    late = rows.withColumn("h", digest()).withWatermark("ts", "1 second")
+    late = digested(rows).withWatermark("ts", "1 second")
     return late.groupBy(F.window("ts", "1 second"), "k").agg(F.avg("v"), F.max(F.substring("h", 1, 4)))
 
 
 def largest(rows: DataFrame) -> DataFrame:
-    late = rows.withColumn("h", digest()).withWatermark("ts", "1 second")
+    late = digested(rows).withWatermark("ts", "1 second")
     return late.groupBy(F.window("ts", "2 seconds"), "k").agg(F.max("v"), F.max(F.substring("h", 1, 4)))
 
 
@@ -71,8 +78,8 @@ def pairs(left: DataFrame, right: DataFrame) -> DataFrame:
     sides = [
         side.where(part).withWatermark("ts", "1 second").select(F.window("ts", "1 second").alias("w"), "k", v)
         for side, part, v in (
-            (left, "h < '2'", F.col("v").alias("left_v")),
-            (right, "h >= '2'", F.col("v").alias("right_v")),
+            (left, "h < '1'", F.col("v").alias("left_v")),
+            (right, "h >= '1'", F.col("v").alias("right_v")),
         )
     ]
     return sides[0].join(sides[1], ["w", "k"])
@@ -110,23 +117,20 @@ class Costs:
 
     def rates(self) -> dict[str, float]:
         """Rows a second by stream, so that each load is what it is meant to be."""
-        own = {
-            "class1": ("average", "largest", "pairs"),
-            "class2": KINDS,
-            "class3": ("average", "largest"),
-        }
-        rates = {cls: OWN_LOADS[cls] / sum(self.row_s[kind] for kind in kinds) for cls, kinds in own.items()}
-        return {**rates, "events": EVENTS_LOAD / (self.row_s["pairs"] + self.row_s["chosen"])}
+        own = {"class1": ("average", "largest", "pairs"), "class2": KINDS}
+        rates = {cls: OWN_LOAD / sum(self.row_s[kind] for kind in kinds) for cls, kinds in own.items()}
+        # class 3's aggregates are over the chosen rows: choosing them is most of their work
+        return {**rates, "events": EVENTS_LOAD / (self.row_s["pairs"] + 3 * self.row_s["chosen"])}
 
     def loads(self) -> dict[str, float]:
         """Seconds of row work a second by class, without sharing."""
-        extra = {"class1": self.rates()["events"] * self.row_s["chosen"], "class3": EVENTS_LOAD}
-        return {cls: load + extra.get(cls, 0.0) for cls, load in OWN_LOADS.items()}
+        chosen = self.rates()["events"] * self.row_s["chosen"]
+        return {"class1": OWN_LOAD + chosen, "class2": OWN_LOAD, "class3": EVENTS_LOAD}
 
 
-def measure(rig: Rig) -> Costs:
-    """Probes each kind of query on a log whose event time runs as fast as the real one: how many rows meet in
-    a window decides what a join costs."""
+def measure_kinds(rig: Rig) -> tuple[dict[str, float], dict[str, float]]:
+    """Fixed costs of each kind of query, and what a row adds, on a log whose event time runs as fast as the
+    real one: how many rows meet in a window decides what a join costs."""
     filled = rig.new("filled")
     log = create_paced(
         filled, pool_rows(), schedule_constant(PROBED_PER_S, PROBED_S, SEGMENT_ROWS), event_time="ts"
@@ -144,12 +148,12 @@ def measure(rig: Rig) -> Costs:
         large = find_batch_rows(rig.spark, filled, start, rig.new("large"), BATCH_S, rows, 3)
         fixed_s[kind] = small.batch_s
         row_s[kind] = max(1e-8, (large.batch_s - small.batch_s) / large.batch_rows)
-    return Costs(fixed_s, row_s, _idle_round_s(rig))
+    return fixed_s, row_s
 
 
-def _idle_round_s(rig: Rig) -> float:
+def idle_round_s(rig: Rig) -> float:
     """Starts all twelve in one class and nearly without load; each has a turn a round."""
-    root, logs = streams(rig, dict.fromkeys((*PRIORITIES, "events"), IDLE_PER_S), IDLE_S)
+    root, logs = streams(rig, dict.fromkeys(STREAMS, IDLE_PER_S), IDLE_S)
     config = {"classes": {"all": {"target": IDLE_S}}, "capacity": {"policy": "cqc", "batches": "eager"}}
     with penstock.attach(rig.spark, {"log": root, **config}) as flow:
         flow.set_shedding(False)
@@ -213,33 +217,29 @@ class Running:
 
 def start_all(rig: Rig, flow: Flow, sharing: bool, one_class: bool) -> list[Running]:
     """Starts the twelve queries; class 3 reads class 1's segment if they share it."""
-    running = []
-    for cls in PRIORITIES:
-        governed_by = "all" if one_class else cls
-        for kind in KINDS:
-            common = cls == "class3" and kind in ("pairs", "chosen")
-            stream = "events" if common or (cls, kind) == ("class1", "chosen") else cls
-            shared = sharing and common
-            if shared:
-                stream = "segment"
-            running.append(_start(rig, flow, governed_by, cls, kind, stream, shared, sharing))
-    return running
+    return [
+        _start(rig, flow, "all" if one_class else cls, cls, kind, sharing)
+        for cls in PRIORITIES
+        for kind in KINDS
+    ]
 
 
-def _start(
-    rig: Rig, flow: Flow, governed_by: str, cls: str, kind: str, stream: str, shared: bool, sharing: bool
-) -> Running:
+def _start(rig: Rig, flow: Flow, governed_by: str, cls: str, kind: str, sharing: bool) -> Running:
     name, checkpoint = f"{cls}_{kind}", str(rig.new("cp"))
+    shared = sharing and cls == "class3"
+    stream = "segment" if shared else "events" if cls == "class3" or name == "class1_chosen" else cls
     prepared = (lambda rows: rows) if shared else chosen
     if kind == "pairs":
         readers = flow.query(name, governed_by)
         result = pairs(prepared(readers.read_stream(stream)), prepared(readers.read_stream(stream)))
         return Running(cls, kind, to_nowhere(result, checkpoint, name), (stream, stream))
-    writes = sharing and (cls, kind) == ("class1", "chosen")
+    writes = sharing and name == "class1_chosen"
     rows = flow.read_stream(stream, governed_by, ORIGIN if writes else False, name)
     if writes:
         result = chosen(rows)
         writer = result.writeStream.foreachBatch(flow.share("segment", result)).queryName(name)
         return Running(cls, kind, writer.option("checkpointLocation", checkpoint).start(), (stream,))
-    result = rows.select("k", "v", "h") if shared else ALONE[kind](rows)
+    if cls == "class3":
+        rows = prepared(rows)
+    result = rows.select("k", "v", "h") if "h" in rows.columns and kind == "chosen" else ALONE[kind](rows)
     return Running(cls, kind, to_nowhere(result, checkpoint, name), (stream,))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.control.cost import CostModel
+from penstock.control.demand import SLACK_FRACTION
 from penstock.control.granting import OLD_TARGETS, warn_of_late
 from penstock.control.members import Lease, Query, Tail
 from penstock.control.redistribution import Redistribution
@@ -215,46 +216,69 @@ def test_what_waits_is_not_looked_at_while_there_is_no_turn_to_be_had() -> None:
     assert set(looked) == {"first", "second"}
 
 
-def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_them() -> None:
+class Three:
     """Two queries of a class, one of a lower class with a long batch: all three have rows waiting."""
-    timer = ManualClock(0.0)
-    queries = {name: query(name) for name in ("one", "two", "low")}
-    for name in ("one", "two"):
-        queries[name].cls = "high"
-    arrived_s = {"one": 0.0, "two": 0.0, "low": 0.0}
-    queries["low"].draining = True  # so it wants a batch at any moment
-    rows = {"one": 10_000, "two": 10_000, "low": 40_000}
-    weights = {"high": 3.0, "low": 1.0}
-    plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, weight)) for name, weight in weights.items()}
-    classes: Any = {name: SimpleNamespace(plant=plant) for name, plant in plants.items()}
-    capacity = Redistribution(capacity_policy("cqc"), [plant.cls for plant in plants.values()], 1)
 
-    def look(q: Query) -> Any:
-        q.waiting = cast("Any", SimpleNamespace(rows=rows[q.key], oldest_s=arrived_s[q.key]))
-        q.looked_s = timer()
+    def __init__(self) -> None:
+        self.timer = ManualClock(0.0)
+        self.queries = {name: query(name) for name in ("one", "two", "low")}
+        for name in ("one", "two"):
+            self.queries[name].cls = "high"
+        self.queries["low"].draining = True  # so it wants a batch at any moment
+        self.rows = {"one": 10_000, "two": 10_000, "low": 40_000}
+        weights = {"high": 3.0, "low": 1.0}
+        plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, w)) for name, w in weights.items()}
+        classes: Any = {name: SimpleNamespace(plant=plant) for name, plant in plants.items()}
+        capacity = Redistribution(capacity_policy("cqc"), [plant.cls for plant in plants.values()], 1)
+        self.turns = Turns(weights)
+        self.scheduler = Scheduler(
+            classes,
+            self.queries,
+            self.turns,
+            capacity,
+            1,
+            False,
+            self._look,
+            lambda at_s: self.timer() - at_s,
+            self.timer,
+        )
+
+    def _look(self, q: Query) -> Any:
+        q.waiting = cast("Any", SimpleNamespace(rows=self.rows[q.key], oldest_s=0.0))
+        q.looked_s = self.timer()
         return q.waiting
 
-    scheduler = Scheduler(
-        classes, queries, Turns(weights), capacity, 1, False, look, lambda at_s: timer() - at_s, timer
-    )
+    def granted_at(self, moment_s: float) -> bool:
+        """Whether the first query of the high class has its turn then."""
+        self.timer.advance(moment_s - self.timer())
+        for q in self.queries.values():
+            q.asked_s = q.pending_s = self.timer()
+        return self.scheduler.is_next(self.queries["one"]) is not None
 
-    def wants_at(moment_s: float) -> bool:
-        timer.advance(moment_s - timer())
-        for q in queries.values():
-            q.asked_s = q.pending_s = timer()
-        return scheduler.is_next(queries["one"]) is not None
-
-    def longest_s(name: str) -> float:
+    def longest_s(self, name: str) -> float:
         """A batch that is as much longer than expected as batches usually differ."""
-        cost = queries[name].cost
+        cost = self.queries[name].cost
         assert cost.error > 0.0
-        return cost.batch_s(rows[name]) * (1.0 + cost.error)
+        return cost.batch_s(self.rows[name]) * (1.0 + cost.error)
 
-    own_s, low_s = longest_s("one"), longest_s("low")
+
+def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_them() -> None:
+    three = Three()
+    own_s, low_s = three.longest_s("one"), three.longest_s("low")
     latest_s = LATEST_AT * 12.0 - low_s - 2 * own_s  # behind a batch of the low class, both in a row
     assert own_s < low_s < latest_s
-    assert not wants_at(latest_s - 0.05)
-    assert wants_at(latest_s + 0.05)
+    assert not three.granted_at(latest_s - 0.05)
+    assert three.granted_at(latest_s + 0.05)
+
+
+def test_a_class_goes_before_the_one_that_is_next_if_its_rows_would_be_lost_and_not_a_little_before() -> None:
+    three = Three()
+    three.turns.charge("high", 1.0)  # so the low class is next by its weight
+    own_s, low_s = three.longest_s("one"), three.queries["low"].cost.batch_s(three.rows["low"])
+    latest_s = (1.0 - SLACK_FRACTION) * 12.0 - low_s - 2 * own_s
+    assert not three.granted_at(LATEST_AT * 12.0 - low_s - 2 * own_s + 0.05), "it wants a batch, and can wait"
+    assert not three.granted_at(latest_s - 0.05)
+    assert three.granted_at(latest_s + 0.05)
 
 
 def test_a_class_counts_with_what_it_uses_if_that_is_more_than_its_load_in_full_batches() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.turns import LEAST_FIXED, OWED, Demand, Turns, plan_turns
+from penstock.control.turns import FULL_AT, LEAST_FIXED, OWED, Demand, Turns, plan_turns
 from penstock.errors import InvalidInputError, UnknownNameError
 
 weights = st.floats(0.1, 100)
@@ -67,6 +67,19 @@ def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turn
     assert turn.of("light") == pytest.approx(0.1 * turn.cycle_s), "where it is too much, half of it each"
     assert turn.of("heavy") == pytest.approx(0.4 * turn.cycle_s)
     assert turn.of("another") == turn.length_s
+
+
+def test_queries_of_a_class_with_too_much_keep_the_same_fraction_of_their_rows() -> None:
+    bulk, target_s, fixed_s = Demand(4.0, 1.0, 1, 0.0), 4.0, 0.16
+    starting = fixed_s / (FULL_AT * target_s)  # of the time, for each of the two
+    loads, fixed = {"light": starting + 0.01, "heavy": starting + 0.79}, {"light": fixed_s, "heavy": fixed_s}
+    gold = Demand(target_s, 0.9, 2, fixed_s, loads, fixed=fixed)
+    turn = plan_turns({"gold": gold, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
+    assert turn.of("heavy") == pytest.approx((starting + 0.5 * 0.79) * turn.cycle_s)
+    assert turn.of("light") == pytest.approx(LEAST_FIXED * fixed_s), "the least length binds"
+    crowded = Demand(0.4, 1.6, 2, 0.0, {"a": 0.8, "b": 0.8}, fixed={"a": 0.16, "b": 0.16})
+    turn = plan_turns({"gold": crowded, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
+    assert turn.lengths_s["a"] == turn.lengths_s["b"] == pytest.approx(LEAST_FIXED * 0.16)
 
 
 def test_the_least_length_of_a_turn_is_by_its_query() -> None:

@@ -233,6 +233,13 @@ def _in(node: exp.In, row: Mapping[str, Any]) -> bool | None:
     return True if wanted in values else None if None in values else False
 
 
+def _modulo(a: Any, b: Any) -> Any:
+    """With the sign of the dividend, exact for whole numbers."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) % abs(b) * (1 if a >= 0 else -1)
+    return math.fmod(a, b)
+
+
 OPERATIONS: dict[type, Any] = {
     exp.Neg: lambda a: -a,
     exp.Not: lambda a: not a,
@@ -240,7 +247,7 @@ OPERATIONS: dict[type, Any] = {
     exp.Sub: lambda a, b: a - b,
     exp.Mul: lambda a, b: a * b,
     exp.Div: lambda a, b: None if b == 0 else a / b,
-    exp.Mod: lambda a, b: None if b == 0 else math.fmod(a, b),
+    exp.Mod: lambda a, b: None if b == 0 else _modulo(a, b),
     exp.EQ: lambda a, b: a == b,
     exp.NEQ: lambda a, b: a != b,
     exp.GT: lambda a, b: a > b,

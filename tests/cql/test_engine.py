@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,70 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.cql.brute import US, Brute, Element, Row
+from tests.cql.brute import US, Element
+from tests.cql.cases import QUERIES, by_instant, expected, meant
 
 from penstock.cql.engine.bag import Changes
 from penstock.cql.engine.run import ORDER, Engine, schema_of
 from penstock.cql.plan import Query, Scan
-from penstock.cql.program import read_program
-
-STREAMS = """
-REGISTER STREAM S (l int, m float, d char(4));
-REGISTER STREAM T (l int, m float);
-REGISTER STREAM U (l int, m float);
-"""
-JOINED = "S [RANGE 10 SECONDS], T [RANGE 10 SECONDS] WHERE S.l = T.l"
-QN_LONG = (
-    "SELECT l, avg(m) FROM ISTREAM(SELECT S.l AS l, (S.m + T.m + U.m) / 3 AS m "
-    "FROM S [RANGE 10 SECONDS], T [RANGE 10 SECONDS], U [RANGE 10 SECONDS] "
-    "WHERE S.l = T.l AND T.l = U.l) [ROWS 10] GROUP BY l HAVING avg(m) < 40.0"
-)
-QUERIES = [
-    "SELECT * FROM S",
-    "SELECT * FROM S [NOW] WHERE m > 2 OR d LIKE 'a%'",
-    "SELECT l, m FROM T [RANGE 5 SECONDS]",
-    "SELECT l, m FROM T [RANGE 5 SECONDS SLIDE 3 SECONDS]",
-    "SELECT l, m FROM T [RANGE 2 SECONDS SLIDE 7 SECONDS]",
-    "SELECT l, m FROM T [ROWS 2]",
-    "SELECT l, m FROM T [ROWS 3 SLIDE 2]",
-    "SELECT l, m FROM T [ROWS 2 SLIDE 5]",
-    "SELECT l, m FROM T [PARTITION BY l ROWS 1]",
-    "SELECT l, m FROM T [PARTITION BY l ROWS 3]",
-    f"SELECT * FROM {JOINED}",
-    "SELECT * FROM S, T WHERE S.l = T.l",
-    "SELECT S.l, T.m FROM S [ROWS 3], T [PARTITION BY l ROWS 1] WHERE S.l = T.l AND S.m < T.m + 1",
-    "SELECT S.l, T.l FROM S [NOW], T [ROWS 2]",
-    "SELECT l, sum(m), count(m), max(m), min(m) FROM T GROUP BY l",
-    "SELECT sum(m), count(*), avg(m), max(l), min(l) FROM T [ROWS 5]",
-    "SELECT d, max(m), min(d), count(*) FROM S [RANGE 6 SECONDS] GROUP BY d HAVING count(*) > 1",
-    "SELECT stddev(m), cov(l, m) FROM T [RANGE 8 SECONDS]",
-    "SELECT l, top2(l, m), top3(m) FROM T [PARTITION BY l ROWS 4] GROUP BY l",
-    "SELECT top2(d, m) FROM S",
-    "SELECT max(S.m), min(T.m) FROM S [ROWS 2], T [RANGE 4 SECONDS] WHERE S.l = T.l",
-    "SELECT DISTINCT l FROM T [RANGE 5 SECONDS]",
-    "SELECT DISTINCT l, d FROM S [ROWS 3]",
-    "SELECT l FROM S [ROWS 2] UNION SELECT l FROM T [ROWS 2]",
-    "SELECT l FROM S [ROWS 2] UNION ALL SELECT l FROM T [NOW]",
-    "ISTREAM(SELECT l, m FROM T [RANGE 3 SECONDS])",
-    "DSTREAM(SELECT l, m FROM T [RANGE 3 SECONDS])",
-    "RSTREAM(SELECT l, m FROM T [ROWS 2])",
-    "ISTREAM(SELECT l, count(*) FROM T [ROWS 4] GROUP BY l)",
-    "DSTREAM(SELECT DISTINCT l FROM T [RANGE 4 SECONDS])",
-    f"SELECT sum(S.m) FROM ISTREAM(SELECT * FROM {JOINED}) [ROWS 5]",
-    QN_LONG,
-    "SELECT l, max(n) FROM ISTREAM(SELECT l, count(*) AS n FROM T [RANGE 4 SECONDS] GROUP BY l) "
-    "[RANGE 6 SECONDS SLIDE 2 SECONDS] GROUP BY l",
-    "SELECT a.l, b.n FROM T [ROWS 1] a, (SELECT l, count(*) AS n FROM T [ROWS 5] GROUP BY l) b "
-    "WHERE a.l = b.l",
-    "SELECT count(t.m) FROM T [RANGE 1 SEC] HAVING t.m >= 2",
-    "SELECT CASE WHEN m > 1 THEN 'hot' ELSE d END, l % 2, m / l, coalesce(m, 0.0) FROM S [ROWS 2] "
-    "WHERE m IS NOT NULL AND l IN (0, 1, 2)",
-]
-
-
-def meant(text: str) -> Query:
-    (written,) = read_program(STREAMS + text, tick_us=US).queries
-    return written.query
 
 
 def table_of(scan: Scan, elements: list[tuple[int, Element]]) -> Changes:
@@ -109,29 +50,6 @@ def stepped(query: Query, streams: dict[str, list[Element]], cuts: list[int], un
     )
 
 
-def plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.9g}") + 0.0
-    return tuple(plain(each) for each in value) if isinstance(value, (list, tuple)) else value
-
-
-def by_instant(changes: Changes) -> dict[int, tuple[Counter[Row], Counter[Row]]]:
-    found: dict[int, Counter[Row]] = {}
-    for row, at, sign in zip(changes.rows.to_pylist(), changes.at, changes.sign, strict=True):
-        found.setdefault(int(at), Counter())[plain(tuple(row.values()))] += int(sign)
-    whole = {at: (+count, -count) for at, count in found.items()}
-    return {at // US: both for at, both in whole.items() if any(both)}
-
-
-def expected(query: Query, streams: dict[str, list[Element]], until: int) -> dict[int, Any]:
-    found = Brute(streams).changes(query.plan, until)
-    rounded = {
-        at: tuple(Counter({plain(row): n for row, n in side.items()}) for side in both)
-        for at, both in found.items()
-    }
-    return {at: (a - b, b - a) for at, (a, b) in rounded.items() if a != b}
-
-
 instants = st.integers(0, 25)
 numbers = st.one_of(st.none(), st.integers(0, 4).map(float), st.sampled_from([0.5, 39.0, 99.0]))
 whole = st.one_of(st.integers(0, 3), st.integers(0, 3), st.none())
@@ -161,4 +79,6 @@ def test_an_answer_is_that_of_the_definition(
     text: str, streams: dict[str, list[Element]], cuts: list[int]
 ) -> None:
     query, until = meant(text), 40
-    assert by_instant(stepped(query, streams, cuts, until)) == expected(query, streams, until)
+    changed = stepped(query, streams, cuts, until)
+    rows = [tuple(row.values()) for row in changed.rows.to_pylist()]
+    assert by_instant(zip(changed.at, changed.sign, rows, strict=True)) == expected(query, streams, until)

@@ -201,8 +201,10 @@ def changed(path: str, value: object) -> dict[str, Any]:
             "SELECT 1",
             "a key of the pipeline, queries.find must .*; got 'slq'; .* mean 'sql'",
         ),
-        ("queries/find/sql", None, "queries.find must have either sql or function; got neither"),
-        ("queries/find/function", "a:b", "queries.find must have either sql or function; got both"),
+        ("queries/find/sql", None, "queries.find must have one of sql, function and cql; got none of them"),
+        ("queries/find/function", "a:b", "queries.find must have one of .*; got sql and function"),
+        ("queries/find/cql", "SELECT 1", "queries.find must have one of .*; got sql and cql"),
+        ("queries/find/answers", "windows", "queries.find.answers is a key beside cql alone; got 'windows'"),
         ("queries/find/sql", " ", "queries.find.sql must not be empty"),
         ("queries/find/sql", "SELECT 1", "queries.find.sql must read a stream; got 'SELECT 1'"),
         (
@@ -333,3 +335,48 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
     path.write_text("queries:\n  a: {sql: x}\n  a: {sql: y}\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"the key 'a' stands twice in .*, line 3"):
         load_pipeline(path)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"cql": "SELECT device FROM"}, "queries.find.cql line 1, column 19: .*; got .*; hint"),
+        ({"cql": "SELECT device FROM readngs [NOW]"}, "queries.find.cql line 1, column 20: .*readngs"),
+        ({"cql": "SELECT d FROM readings [NOW]"}, "queries.find.cql line 1, column 8: .*'d'"),
+        ({"cql": "SELECT 1; SELECT 2"}, "queries.find.cql .*"),
+        (
+            {"cql": "SELECT device FROM readings [NOW]; SELECT device FROM readings [NOW]"},
+            "queries.find.cql a query of a pipeline is one query; got 2; hint: make a key",
+        ),
+        (
+            {"cql": "SELECT device FROM readings [ROWS 2]", "answers": "windows"},
+            r"queries.find.cql a window whose result comes once closes.*; got \[rows 2\]; hint: give",
+        ),
+        ({"cql": "SELECT device FROM readings", "answers": "all"}, "queries.find.answers must be .*"),
+        (
+            {"cql": "SELECT device FROM readings", "mode": "update"},
+            "queries.find.mode must be append for cql",
+        ),
+        (
+            {"cql": "SELECT device FROM readings", "metadata": True},
+            "queries.find.metadata is not a key beside cql",
+        ),
+        (
+            {"cql": "SELECT device FROM readings", "streams": ["readings"]},
+            "queries.find.streams is not a key beside cql",
+        ),
+    ],
+)
+def test_a_query_in_cql_is_refused_at_its_place(query: dict[str, Any], message: str) -> None:
+    raw = changed("queries/find", {"class": "gold", "sink": {"kind": "log", "stream": "hot"}, **query})
+    with pytest.raises(InvalidInputError, match=message):
+        load_pipeline(raw)
+
+
+def test_the_streams_of_a_query_in_cql_are_those_that_it_names_also_through_views() -> None:
+    text = (
+        "REGISTER VIEW warm AS SELECT device FROM Readings [RANGE 1 MIN] WHERE celsius > 30; "
+        "SELECT w.device FROM warm w, hot [NOW] h WHERE w.device = h.device"
+    )
+    config = load_pipeline(changed("queries/both", {"class": "gold", "cql": text}))
+    assert config.streams_of("both") == ("readings", "hot")

@@ -168,3 +168,27 @@ def test_the_gist_of_a_failure_is_its_root() -> None:
     )
     assert failure(text) == "ValueError: inner"
     assert failure("[STREAM_FAILED] Query terminated\n=== Plan ===") == "[STREAM_FAILED] Query terminated"
+
+
+def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path: Path) -> None:
+    def cql(text: str) -> dict[str, Any]:
+        return {"class": "gold", "cql": text, "sink": "memory", "shuffle_partitions": 1}
+
+    raw = spec(
+        tmp_path,
+        {
+            "by_window": cql("SELECT count(*) AS found FROM numbers [RANGE 1 SEC SLIDE 1 SEC]"),
+            "newest": cql("SELECT a.n, b.n AS other FROM numbers [ROWS 1] a, numbers [ROWS 2] b"),
+        },
+    )
+    report = run(spark, tmp_path, raw, 4.0, drain_s=30.0)
+    assert report["ok"], report["errors"]
+    assert report["drained"]
+    for query in report["queries"].values():
+        assert query["offered"] == query["admitted"] + query["shed"] + query["waiting"]
+    counted = spark.table("by_window").toPandas()
+    assert len(counted) >= 2
+    assert 0 < counted["found"].sum() <= report["queries"]["by_window"]["admitted"]
+    newest = spark.table("newest")
+    assert newest.agg({"_d": "sum"}).first()[0] == 2, "one of the last tuple, two of the last two"
+    assert newest.where("_d > 0").count() > 100

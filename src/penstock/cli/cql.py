@@ -8,17 +8,26 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from penstock.cli.cql_conformance import conformance_command
+from penstock.cli.cql_run import check_mode, run_command
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.simulate import output_console
 from penstock.cql.check import advice_on
 from penstock.cql.errors import CqlError
-from penstock.cql.explain import plan_lines
-from penstock.cql.program import Program, Written, read_program
-from penstock.errors import InvalidInputError
+from penstock.cql.explain import plan_lines, running_lines
+from penstock.cql.families import Family, families_of
+from penstock.cql.files import read_file
+from penstock.cql.program import Program, Written
+from penstock.cql.windowing import closing_windows, default_mode
 
 cql_app = typer.Typer(
-    help="Continuous queries in CQL: check and explain them.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Continuous queries in CQL: check, explain and run them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
+
+cql_app.command("run")(run_command)
+cql_app.command("conformance")(conformance_command)
 
 EPILOG = """
 [bold]A file[/bold] registers streams and has queries over them, with a ; between:
@@ -43,15 +52,22 @@ def check_command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse queries that keep something for ever.")
     ] = False,
+    answers: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="Also refuse what cannot be given so: windows or relation."),
+    ] = None,
     json: Json = None,
     force: Force = False,
 ) -> None:
     """Say whether the queries of a file are right, and what each keeps for ever."""
     claim_output(json, force)
-    program = _read(file)
+    check_mode(answers)
+    program = read_file(file)
     console = output_console(json)
     found = []
     for number, written in enumerate(program.queries, 1):
+        if answers == "windows":
+            closing_windows(written.query.plan)
         advice = list(advice_on(written.query.plan))
         found.append(_as_json(written) | {"advice": [{"says": a.says, "hint": a.hint} for a in advice]})
         console.print(f"query {number}: {escape(written.text)}", highlight=False, soft_wrap=True)
@@ -69,30 +85,35 @@ def check_command(
 
 @cql_app.command("explain", epilog=EPILOG)
 def explain_command(file: QueryFile, json: Json = None, force: Force = False) -> None:
-    """Show what each query of a file does: its operators, from the answer down to its streams."""
+    """Show what each query of a file does: its operators, from the answer down to its streams, how Spark runs
+    it, and which queries are computed together."""
     claim_output(json, force)
-    program = _read(file)
+    program = read_file(file)
     console = output_console(json)
     found = []
     for number, written in enumerate(program.queries, 1):
+        mode = default_mode(written.query.plan)
+        runs = running_lines(written.query, program.catalog, mode)
         lines = plan_lines(written.query, program.catalog)
-        found.append(_as_json(written) | {"plan": lines})
+        found.append(_as_json(written) | {"plan": lines, "answers": mode, "runs": runs})
+        lines += runs
         console.print(f"query {number}: {escape(written.text)}", highlight=False, soft_wrap=True)
         for line in lines:
             console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
+    shared = [family.members for family in _families(program) if len(family.members) > 1]
+    for members in shared:
+        told = f"queries {', '.join(members)} are a family: they differ in constants, and are computed as one"
+        console.print(told, highlight=False, soft_wrap=True)
     if json is not None:
-        write_json(json, {"file": str(file), "queries": found})
+        families = [{name: list(constants) for name, constants in members.items()} for members in shared]
+        write_json(json, {"file": str(file), "queries": found, "families": families})
 
 
-def _read(file: Path) -> Program:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError("a CQL file is UTF-8 text", file, "save it as UTF-8") from error
-    program = read_program(text, file=str(file))
-    if not program.queries:
-        raise InvalidInputError("a CQL file has at least one query", file, "SELECT * FROM readings [ROWS 1];")
-    return program
+def _families(program: Program) -> list[Family]:
+    """Of the queries that are computed window by window, by their numbers."""
+    numbered = {str(number): written.query for number, written in enumerate(program.queries, 1)}
+    by_windows = {number: q for number, q in numbered.items() if default_mode(q.plan) == "windows"}
+    return families_of(by_windows)
 
 
 def _as_json(written: Written) -> dict[str, Any]:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Container, Mapping
 
 from penstock.control.classes import GovernedClass
 from penstock.control.members import Query
-from penstock.control.turns import Demand
+from penstock.control.turns import FULL_AT, Demand
 
 STALE_S = 0.5
 """A query that has not asked for so long does not want its turn any more."""
-FULL_AT = 0.8
-"""Where others need the time, a query's batches follow each other after so much of its target."""
 SLACK_FRACTION = 0.05
 """Part of the target that turns leave free for the error of the cost model."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
 from penstock.control.contest import Contest, next_batch_s
-from penstock.control.demand import STALE_S, demands_of
+from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
 from penstock.control.latest import Job, Latest, latest_starts
 from penstock.control.members import Lease, Query
 from penstock.control.redistribution import LEAST_SHARE, Redistribution
@@ -188,12 +188,13 @@ class Scheduler:
             return latest.starts_s[query.key] <= lower_s
         return (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
 
-    def _latest(self, turns: Mapping[str, Turn], ending: list[Query]) -> Latest:
+    def _latest(self, turns: Mapping[str, Turn], ending: list[Query], at: float) -> Latest:
         """When the next batches must begin at the latest, each counted longer by its usual error.
 
         Args:
             turns: How long turns are.
             ending: Queries that run a batch which is about to end.
+            at: Part of the target after which the oldest row is to be done.
 
         Returns:
             Empty where only one query has work: it need not make room for others.
@@ -203,7 +204,7 @@ class Scheduler:
             if q.waiting is None or q.waiting.oldest_s is None or q.cls not in turns or not q.cost.ready:
                 continue
             if q.lease is None or q in ending:
-                due_s = self._target_s(q) * LATEST_AT - (self._age_s(q.waiting.oldest_s) or 0.0)
+                due_s = self._target_s(q) * at - (self._age_s(q.waiting.oldest_s) or 0.0)
                 jobs.append(Job(due_s, q.key, self._batch_s(q, turns), self._priority(q.cls)))
         return latest_starts(jobs, self._parallel) if len(jobs) > 1 else Latest()
 
@@ -228,8 +229,8 @@ class Scheduler:
         waits = {q.key: self._looked_at(q) for q in (*asking, *returning)}
         demands = self.demands(*(q.cls for q in asking if waits[q.key].rows or q.data_since_tick))
         turns = self._plan(demands)
-        latest = self._latest(turns, ending)
-        willing = self._willing([*asking, *returning], waits, turns, latest)
+        put_off = self._latest(turns, ending, LATEST_AT)
+        willing = self._willing([*asking, *returning], waits, turns, put_off)
         wanting = [q for q in willing if q not in returning]
         if not any(q is query for q in wanting):
             return None
@@ -243,7 +244,8 @@ class Scheduler:
             turns,
             room_s,
             self.turns,
-            latest,
+            # who may go first is by rows that would be lost, not by those that would be done a little later
+            self._latest(turns, ending, 1.0 - SLACK_FRACTION),
             self._within(),
             self._priority,
             self._target_s,

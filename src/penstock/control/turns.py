@@ -58,6 +58,8 @@ class Turn:
         return self.lengths_s.get(query, self.length_s)
 
 
+FULL_AT = 0.8
+"""Where others need the time, a query's batches follow each other after so much of its target."""
 LEAST_FIXED = 2.0
 """A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
 
@@ -73,7 +75,8 @@ def plan_turns(
     """Lengths of turns such that a row that just missed one is still in time after the next.
 
     A class has the share e_k of the time, and its query q the part p_q of each cycle C: what it asks for and
-    an equal part of what is left over, or all the same fraction of what they ask for where that is too much.
+    an equal part of what is left over. Where that is too much, what its batches cost without rows and the
+    same fraction of its rows as of the others': a part of the whole would leave light queries more of theirs.
     A row waits at most C for its turn and p_q C for its batch, so if all classes had their turns in one cycle
     it would be the longest with C (1 + p_q) <= target for every query. A class whose target leaves more has a
     longer cycle of its own, and so fewer and fuller batches, as long as
@@ -91,7 +94,7 @@ def plan_turns(
     total = sum(shares[name] for name in demands)
     shares = {name: parallel * shares[name] / total for name in demands}
     equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
-    by_query = {name: _parts(d.loads, shares[name]) for name, d in demands.items()}
+    by_query = {name: _parts(d, shares[name]) for name, d in demands.items()}
     parts = {name: max(by_query[name].values(), default=equal[name]) for name in demands}
     alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
     longest_s = {name: _length_s(d, parts[name] * alone_s[name]) for name, d in demands.items()}
@@ -110,12 +113,19 @@ def plan_turns(
     return turns
 
 
-def _parts(loads: Mapping[str, float], share: float) -> dict[str, float]:
+def _parts(demand: Demand, share: float) -> dict[str, float]:
     """By query, its part of the time that a class has."""
-    asked = sum(loads.values())
-    if asked >= share:
-        return {query: min(share * load / asked, 1.0) for query, load in loads.items()}
-    return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
+    loads, asked = demand.loads, sum(demand.loads.values())
+    if asked < share:
+        return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
+    starting = {
+        q: min(load, demand.fixed.get(q, 0.0) / (FULL_AT * demand.target_s)) for q, load in loads.items()
+    }
+    started = sum(starting.values())
+    if started >= share:
+        return {query: share * part / started for query, part in starting.items()}
+    kept = (share - started) / (asked - started)
+    return {query: min(part + kept * (loads[query] - part), 1.0) for query, part in starting.items()}
 
 
 def _length_s(demand: Demand, length_s: float, query: str = "") -> float:

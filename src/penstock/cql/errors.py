@@ -36,11 +36,11 @@ class CqlError(PenstockError):
         self, rule: str, got: str, hint: str, text: str = "", place: Place | None = None, file: str = ""
     ) -> None:
         self.rule, self.got, self.hint, self.text, self.place = rule, got, hint, text, place
-        self.sentence, self.shown = f"{rule}; got {got}; hint: {hint}", ""
+        self.sentence, self.shown, self.where = f"{rule}; got {got}; hint: {hint}", "", ""
         if place is not None:
             line, column = place.line_and_column(text)
-            where = f"{file}:{line}:{column}" if file else f"line {line}, column {column}"
-            self.sentence, self.shown = f"{where}: {self.sentence}", caret(text, place)
+            self.where = f"{file}:{line}:{column}:" if file else f"line {line}, column {column}:"
+            self.sentence, self.shown = f"{self.where} {self.sentence}", caret(text, place)
         super().__init__(f"{self.sentence}\n{self.shown}" if self.shown else self.sentence)
 
     def of_file(self, file: str) -> CqlError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
 from penstock.cql.catalog import Catalog, StreamDef
 from penstock.cql.dialect import to_text
+from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by, stream_of
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
@@ -31,6 +34,33 @@ def plan_lines(query: Query, catalog: Catalog) -> list[str]:
     lines = [f"answer: {', '.join(query.names)} ({'a stream' if query.plan.is_stream else 'a relation'})"]
     _add(lines, query.plan, 1, words)
     return lines
+
+
+def running_lines(query: Query, catalog: Catalog, mode: str) -> list[str]:
+    """How Spark runs a query: which part of it is Spark's own, and over what the rest is spread.
+
+    Args:
+        query: Which.
+        catalog: The streams it names.
+        mode: `windows` or `relation`.
+    """
+    if mode == "windows":
+        return ["answers: each window's result once; Spark's own windows, joins and aggregates"]
+    lines, plan = ["answers: the exact relation, as changes"], lowered(query.plan)
+    if is_known_at_once(plan):
+        return [*lines, "  Spark SQL alone, without state"]
+    words, leaves = Words(catalog), leaves_of(plan)
+    words.learn(plan)
+    native = [leaf for leaf in leaves if not isinstance(leaf, Scan)]
+    for leaf in native:
+        done = " and ".join(words.of(each) for each in leaf.walk() if not isinstance(each, Scan))
+        lines.append(f"  of stream {stream_of(leaf)} in Spark SQL: {done}")
+    spread = spread_by(plan, leaves)
+    where = "in one bucket: all tuples must meet"
+    if spread is not None:
+        columns = dict.fromkeys(words.column(name) for name in spread.values())
+        where = f"in buckets of {', '.join(columns)}"
+    return [*lines, f"  the rest in the engine, its state {where}"]
 
 
 def _add(lines: list[str], plan: Plan, depth: int, words: Words) -> None:
@@ -84,7 +114,7 @@ class Words:
         if isinstance(plan, Scan):
             return f"stream {plan.stream}"
         if isinstance(plan, Windowed):
-            return f"window {self._window(plan.window)}"
+            return f"window {window_words(plan.window, self.column)}"
         if isinstance(plan, Filter):
             return f"where {self.text(plan.condition)}"
         if isinstance(plan, Map):
@@ -103,13 +133,20 @@ class Words:
             return plan.kind
         return "union all"
 
-    def _window(self, window: Window) -> str:
-        slide = window.slide
-        if window.kind is WindowKind.RANGE:
-            text = f"range {window.size / 1e6:g} s"
-            return text if slide is None else f"{text}, slide {slide / 1e6:g} s"
-        if window.kind is WindowKind.ROWS:
-            return f"rows {window.size}" if slide is None else f"rows {window.size}, slide {slide}"
-        if window.kind is WindowKind.PARTITION:
-            return f"rows {window.size} of each {', '.join(self.column(key) for key in window.keys)}"
-        return window.kind.value.lower()
+
+def window_words(window: Window, column: Callable[[str], str] = str) -> str:
+    """A window in words.
+
+    Args:
+        window: Which.
+        column: What a column is called.
+    """
+    slide = window.slide
+    if window.kind is WindowKind.RANGE:
+        text = f"range {window.size / 1e6:g} s"
+        return text if slide is None else f"{text}, slide {slide / 1e6:g} s"
+    if window.kind is WindowKind.ROWS:
+        return f"rows {window.size}" if slide is None else f"rows {window.size}, slide {slide}"
+    if window.kind is WindowKind.PARTITION:
+        return f"rows {window.size} of each {', '.join(column(key) for key in window.keys)}"
+    return window.kind.value.lower()

@@ -106,6 +106,10 @@ class Filter(Plan):
     def inputs(self) -> tuple[Plan, ...]:
         return (self.input,)
 
+    @property
+    def is_stream(self) -> bool:
+        return self.input.is_stream
+
 
 @dataclass(frozen=True, slots=True)
 class Map(Plan):
@@ -117,6 +121,10 @@ class Map(Plan):
     @property
     def inputs(self) -> tuple[Plan, ...]:
         return (self.input,)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.input.is_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pyarrow as pa
 from sqlglot import exp
 
 from penstock.cql.bind import bind, register
-from penstock.cql.catalog import Catalog
+from penstock.cql.catalog import Catalog, StreamDef
+from penstock.cql.datafiles import tuples_of
 from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
 from penstock.cql.nodes import Register
 from penstock.cql.plan import Query
+from penstock.cql.windowing import streams_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,13 @@ def read_program(text: str, catalog: Catalog | None = None, file: str = "", tick
     except CqlError as error:
         raise (error.of_file(file) if file else error) from None
     return program
+
+
+def tuples_read(program: Program, query: Query, folder: Path) -> dict[str, pa.Table]:
+    """By stream that a query reads, the tuples of its file in a folder; see `tuples_of`."""
+    found = {}
+    for name in sorted(streams_read(query.plan)):
+        stream = program.catalog.get(name)
+        assert isinstance(stream, StreamDef)
+        found[name] = tuples_of(stream, folder)
+    return found

@@ -16,7 +16,10 @@ from penstock.errors import InvalidInputError
 ARRIVAL = "_arrival"
 """Column that the log adds to every row: microseconds since the epoch, non-decreasing in a partition."""
 
-RESERVED_COLUMNS = (ARRIVAL, "_position", "_seq", "_sic", "_weight")
+POSITION = "_position"
+"""Where in its partition a row stands."""
+
+RESERVED_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
 """Names of metadata columns; a user's column may not have them."""
 
 ORIGIN = (ARRIVAL, "_sic", "_weight")

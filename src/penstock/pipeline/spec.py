@@ -18,10 +18,13 @@ import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.config import FlowConfig, Place
+from penstock.cql.errors import CqlError
+from penstock.cql.windowing import streams_read
 from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.log.writer import Fsync
 from penstock.pipeline.columns import arrow_schema, parse_type
+from penstock.pipeline.cql import Answers, answers_of, cql_query
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -167,6 +170,10 @@ class QueryConfig(Part):
     cls: str = Field(alias="class", description="one of the classes")
     sql: str | None = Field(None, description="SELECT ... FROM a stream")
     function: str | None = Field(None, description="module:function that returns a DataFrame")
+    cql: str | None = Field(None, description="a continuous query, SELECT ... FROM readings [RANGE 1 MIN]")
+    answers: Answers | None = Field(
+        None, description="of cql: windows (each one's result once) or relation (the exact answer as changes)"
+    )
     streams: tuple[str, ...] = Field((), description="the streams it reads, e.g. [readings]")
     metadata: Annotated[bool | tuple[str, ...], BeforeValidator(_metadata)] = Field(
         False, description="true, or a list of metadata columns such as [_weight]"
@@ -182,9 +189,17 @@ class QueryConfig(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> QueryConfig:
-        if (self.sql is None) == (self.function is None):
-            got = "neither" if self.sql is None else "both"
-            raise refused("must have either sql or function", got, "sql: SELECT ... FROM readings")
+        given = [key for key in ("sql", "function", "cql") if getattr(self, key) is not None]
+        if len(given) != 1:
+            got = " and ".join(given) or "none of them"
+            raise refused("must have one of sql, function and cql", got, "sql: SELECT ... FROM readings")
+        for key in ("streams", "metadata"):
+            if self.cql is not None and getattr(self, key):
+                raise refused("is not a key beside cql", getattr(self, key), "leave it out", key)
+        if self.answers is not None and self.cql is None:
+            raise refused("is a key beside cql alone", repr(self.answers), "leave it out", "answers")
+        if self.cql is not None and self.mode != "append":
+            raise refused("must be append for cql", repr(self.mode), "leave it out", "mode")
         if self.sql is not None and not self.sql.strip():
             raise refused("must not be empty", repr(self.sql), "SELECT ... FROM readings", "sql")
         if self.function is not None and not _FUNCTION.fullmatch(self.function):
@@ -291,6 +306,13 @@ class PipelineConfig(FlowConfig):
             first[value] = name
 
     def _check_streams(self, name: str, query: QueryConfig) -> None:
+        if query.cql is not None:
+            try:
+                answers_of(cql_query(query.cql, self.streams), query.answers)
+            except CqlError as error:
+                raise refused(
+                    f"{error.where} {error.rule}".strip(), error.got, error.hint, "queries", name, "cql"
+                ) from None
         for stream in query.streams:
             if stream not in self.streams:
                 raise unknown_name(stream, self.streams, "queries", name, "streams")
@@ -339,8 +361,11 @@ class PipelineConfig(FlowConfig):
             raise refused("must not be a stream that the query reads", repr(stream), "write to another", *at)
 
     def streams_of(self, query: str) -> tuple[str, ...]:
-        """The streams a query reads: those it lists, else those its SQL names."""
+        """The streams a query reads: those it lists, else those its SQL or CQL names."""
         config = self.queries[query]
+        if config.cql is not None:
+            read = streams_read(cql_query(config.cql, self.streams).plan)
+            return tuple(name for name in self.streams if name in read)
         return config.streams or streams_in(config.sql or "", self.streams)
 
     def checkpoint_of(self, query: str, run: Path) -> str:

@@ -13,11 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.relation import changes_of, default_buckets
+from penstock.cql.spark.windows import windows_of
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
-from penstock.log.protocol import ORIGIN
+from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
+from penstock.pipeline.cql import answers_of, cql_query
 from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
@@ -147,14 +151,18 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
     query = config.queries[name]
-    streams = _read_streams(flow, config, name)
-    with _told(f"queries.{name}.{'sql' if function is None else 'function'} gives a result"):
-        if function is None:
-            for stream, df in streams.items():
-                df.createOrReplaceTempView(stream)
-            result = flow.spark.sql(query.sql or "")
+    kind = next(key for key in ("sql", "function", "cql") if getattr(query, key) is not None)
+    with _told(f"queries.{name}.{kind} gives a result"):
+        if query.cql is not None:
+            result = _continuous(flow, config, name, query.cql)
         else:
-            result = function(flow.spark, streams)
+            streams = _read_streams(flow, config, name)
+            if function is None:
+                for stream, df in streams.items():
+                    df.createOrReplaceTempView(stream)
+                result = flow.spark.sql(query.sql or "")
+            else:
+                result = function(flow.spark, streams)
     if not isinstance(result, DataFrame) or not result.isStreaming:
         raise InvalidInputError(
             f"queries.{name} gives a streaming DataFrame",
@@ -192,14 +200,36 @@ def _check_files(name: str, path: Path, checkpoint: Path) -> None:
         )
 
 
+def _continuous(flow: Flow, config: PipelineConfig, name: str, text: str) -> DataFrame:
+    """A query in CQL: every leaf of its plan has a reader of its own, and all of them one cut."""
+    meant, cls = cql_query(text, config.streams), config.queries[name].cls
+    readers = flow.query(name, cls)
+
+    def feed(stream: str) -> Feed:
+        spec = config.streams[stream]
+        time, late_ms = spec.event_time or ARRIVAL, round(spec.lateness_s * 1000)
+        metadata = [POSITION] if spec.event_time is not None else [ARRIVAL, POSITION]
+        rows = readers.read_stream(stream, metadata, _starting(spec))
+        # Spark takes rows at the watermark for late: one that came with the newest is not
+        return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1)
+
+    if answers_of(meant, config.queries[name].answers) == "windows":
+        return windows_of(meant, feed)
+    return changes_of(meant, feed, default_buckets(flow.spark))
+
+
+def _starting(stream: StreamConfig) -> str:
+    """Rows that an earlier run made up are no part of this one; all others count."""
+    return "latest" if isinstance(stream.source, ReplaySource | GeneratorSource) else "earliest"
+
+
 def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, DataFrame]:
     query, names = config.queries[name], config.streams_of(name)
     readers = flow.query(name, query.cls) if len(names) > 1 else None
     streams: dict[str, DataFrame] = {}
     for stream in names:
         spec = config.streams[stream]
-        # rows that an earlier run made up are no part of this one; all others count
-        starting = "latest" if isinstance(spec.source, ReplaySource | GeneratorSource) else "earliest"
+        starting = _starting(spec)
         if readers is None:
             df = flow.read_stream(stream, query.cls, query.metadata, name, starting)
         else:

@@ -12,11 +12,11 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType, Tim
 
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.selection import Piece
-from penstock.log.protocol import ARRIVAL, RESERVED_COLUMNS
+from penstock.log.protocol import ARRIVAL, POSITION, RESERVED_COLUMNS
 
 _TYPES = {
     ARRIVAL: TimestampType(),
-    "_position": LongType(),
+    POSITION: LongType(),
     "_seq": LongType(),
     "_sic": DoubleType(),
     "_weight": DoubleType(),
@@ -57,7 +57,7 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: flo
     for name in metadata:
         if name == ARRIVAL:
             column = rows.column(ARRIVAL).cast(pa.timestamp("us", tz="UTC"))
-        elif name == "_position":
+        elif name == POSITION:
             column = pa.array(piece.positions)
         elif name == "_seq":
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))

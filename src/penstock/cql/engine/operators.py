@@ -97,6 +97,10 @@ class TimeWindowNode:
         due, self._waiting = concat(parts).until(until)
         return due
 
+    def due(self) -> int | None:
+        """When the next tuple goes, or comes with the window's slide."""
+        return int(self._waiting.at.min()) if len(self._waiting) else None
+
     def save(self) -> list[pa.Table]:
         return [self._waiting.to_table()]
 

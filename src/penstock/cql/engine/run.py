@@ -85,6 +85,12 @@ class Engine:
             return due[leaf]
         return self._nodes[id(plan)].step([self._step(each, due, until) for each in plan.inputs], until)
 
+    def due(self) -> int | None:
+        """The next instant at which the answer may change though nothing comes; `None` if there is none."""
+        waiting = [int(each.at.min()) for each in self._waiting if len(each)]
+        windows = [node.due() for node in self._nodes.values() if isinstance(node, TimeWindowNode)]
+        return min((*waiting, *(due for due in windows if due is not None)), default=None)
+
     def save(self) -> list[pa.Table]:
         """What it keeps between steps."""
         kept = [waiting.to_table() for waiting in self._waiting]

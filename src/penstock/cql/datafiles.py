@@ -1,0 +1,193 @@
+"""Files with the tuples of streams, and with answers. CSV and Parquet, and the files of STREAM:
+
+i,i,f,c4                 types, the instant's first: i whole, f float, b byte, cN text
+1,7,2.5,abcd             instant, values
+
+[1]:+:7, 2.5, abcd       at instant 1 this tuple comes into the answer; - for one that leaves it
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from penstock.cql.catalog import StreamDef
+from penstock.cql.engine.vector import arrow_type
+from penstock.errors import InvalidInputError
+
+Element = tuple[int, str, tuple[object, ...]]
+"""An instant, a sign, and the values of a tuple."""
+INSTANT_COLUMN = "_instant"
+UNIT_US = 1_000_000
+"""An instant of a data file of STREAM, and a number as a time: Spark's watermark goes by milliseconds."""
+
+_TYPE = re.compile(r"i|f|b|c\d+")
+_LINE = re.compile(r"\[(\d+)\]:([+-]):(.*)")
+
+
+def find_file(folder: Path, name: str, *endings: str) -> Path:
+    """A file of a folder, as it is or compressed.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    tried = [folder / f"{name}{ending}{packed}" for ending in ("", *endings) for packed in ("", ".gz")]
+    for path in tried:
+        if path.is_file():
+            return path
+    raise InvalidInputError(
+        f"{folder} has a file {name}", "none", f"one of {', '.join(path.name for path in tried)}"
+    )
+
+
+def tuples_of(stream: StreamDef, folder: Path) -> pa.Table:
+    """The tuples of a registered stream's file: `_instant` in microseconds, and the stream's columns.
+
+    Args:
+        stream: With the name of its data, a file of the folder: .csv with a header or .parquet, whose column
+            of TIMESTAMP BY has instants (times, or numbers of seconds); or a data file of STREAM.
+        folder: Where its data lies.
+
+    Raises:
+        InvalidInputError: It names none, or the file is not as it should be.
+    """
+    if stream.data is None:
+        raise InvalidInputError(
+            f"stream {stream.name} has data",
+            "none",
+            f"REGISTER STREAM {stream.name} (...) FROM 'readings.csv'",
+        )
+    path = find_file(folder, stream.data, ".dat", ".csv", ".parquet")
+    if ".csv" not in path.suffixes and path.suffix != ".parquet":
+        table = read_tuples(path, stream.columns)
+        return table.set_column(0, INSTANT_COLUMN, pc.multiply(table.column(INSTANT_COLUMN), UNIT_US))
+    return _in_time(_read_table(path, stream), stream, path)
+
+
+def _read_table(path: Path, stream: StreamDef) -> pa.Table:
+    if stream.timestamp is None:
+        raise InvalidInputError(
+            f"stream {stream.name} says which column of {path.name} has the time",
+            "no TIMESTAMP BY",
+            "REGISTER STREAM ... FROM '...' TIMESTAMP BY at",
+        )
+    kinds = {name: arrow_type(kind) for name, kind in stream.columns.items()}
+    try:
+        if path.suffix == ".parquet":
+            table = pq.read_table(path)
+        else:
+            with _opened(path) as file:
+                table = pcsv.read_csv(file, convert_options=pcsv.ConvertOptions(column_types=kinds))
+        return table.select([*kinds]).cast(pa.schema(list(kinds.items())))
+    except (pa.ArrowException, KeyError) as error:
+        raise InvalidInputError(
+            f"{path} has the columns of stream {stream.name}", str(error).strip("'"), f"{', '.join(kinds)}"
+        ) from None
+
+
+def _in_time(table: pa.Table, stream: StreamDef, path: Path) -> pa.Table:
+    at = table.column(stream.timestamp)
+    if at.null_count:
+        raise InvalidInputError(f"every row of {path} has a time", f"{at.null_count} NULLs", "leave them out")
+    if pa.types.is_timestamp(at.type):
+        instants = at.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    else:
+        instants = pc.multiply(at.cast(pa.float64()), float(UNIT_US)).cast(pa.int64(), safe=False)
+    stamped = table.add_column(0, INSTANT_COLUMN, instants)
+    return stamped.take(pc.sort_indices(instants))
+
+
+def read_tuples(path: Path, columns: Mapping[str, str]) -> pa.Table:
+    """The tuples of a data file of STREAM: `_instant`, and its other columns by the names of a stream.
+
+    Args:
+        path: The file; .gz is unpacked.
+        columns: Of the stream, with their types.
+
+    Raises:
+        InvalidInputError: The file is not as it should be.
+    """
+    with _opened(path) as file:
+        types = file.readline().decode("ascii", "replace").strip().split(",")
+        if not all(_TYPE.fullmatch(kind) for kind in types) or types[0] != "i":
+            raise InvalidInputError(
+                f"the first line of {path} has types",
+                ",".join(types),
+                "for example i,i,f,c4; the instant's is i",
+            )
+        if len(types) != len(columns) + 1:
+            raise InvalidInputError(
+                f"{path} has an instant and the stream's {len(columns)} columns",
+                f"{len(types)} columns",
+                f"register it with {len(types) - 1}, or name another file",
+            )
+        kinds = [pa.int64(), *(arrow_type(kind) for kind in columns.values())]
+        names = [INSTANT_COLUMN, *columns]
+        if len(set(names)) < len(names):
+            raise InvalidInputError("a column's name is used once", ", ".join(columns), "rename one")
+        try:
+            table = pcsv.read_csv(
+                file,
+                pcsv.ReadOptions(column_names=names),
+                convert_options=pcsv.ConvertOptions(column_types=dict(zip(names, kinds, strict=True))),
+            )
+        except pa.ArrowException as error:
+            raise InvalidInputError(
+                f"{path} has values of its types", str(error), "see its first line"
+            ) from None
+    instants = table.column(INSTANT_COLUMN).to_numpy()
+    if (instants[1:] < instants[:-1]).any():
+        raise InvalidInputError(
+            f"the tuples of {path} are in the order of their instants", "others", "sort them"
+        )
+    return table
+
+
+def read_answer(path: Path, types: Sequence[str]) -> Counter[Element]:
+    """The elements of an answer, and how often each is there."""
+    found: Counter[Element] = Counter()
+    kinds = [_value_of(kind) for kind in types]
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            if not text.strip():
+                continue
+            match = _LINE.fullmatch(text.strip())
+            values = match[3].split(", ") if match else []
+            if match is None or len(values) != len(kinds):
+                raise InvalidInputError(
+                    f"line {number} of {path} is an element with {len(kinds)} values",
+                    text,
+                    "[1]:+:7, 2.5, abcd",
+                )
+            made = tuple(kind(value) for kind, value in zip(kinds, values, strict=True))
+            found[int(match[1]), match[2], made] += 1
+    return found
+
+
+def plain_value(value: object) -> object:
+    """A value as answers are compared by it: floats by six digits, as STREAM prints them."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") + 0.0
+    return tuple(plain_value(each) for each in value) if isinstance(value, list) else value
+
+
+def _value_of(kind: str) -> Callable[[str], object]:
+    if kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        return int
+    if kind in ("FLOAT", "DOUBLE"):
+        return lambda text: plain_value(float(text))
+    return str
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")

@@ -1,0 +1,25 @@
+"""CQL files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.cql.program import Program, read_program
+from penstock.errors import InvalidInputError
+
+
+def read_file(file: Path) -> Program:
+    """What a file registers, and its queries: one at least.
+
+    Raises:
+        CqlError: A statement is not CQL, or means nothing.
+        InvalidInputError: It is no text, or has no query.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("a CQL file is UTF-8 text", file, "save it as UTF-8") from error
+    program = read_program(text, file=str(file))
+    if not program.queries:
+        raise InvalidInputError("a CQL file has at least one query", file, "SELECT * FROM readings [ROWS 1];")
+    return program

@@ -1,0 +1,121 @@
+"""Which part of a plan needs no state, and by what the rest can be spread over machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.cql.plan import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Map,
+    Plan,
+    Scan,
+    ToStream,
+    UnionAll,
+    Windowed,
+    WindowKind,
+)
+
+Way = frozenset[tuple[int, str]]
+"""By leaf, the column whose equal values must meet."""
+
+
+def lowered(plan: Plan) -> Plan:
+    """The same plan with conditions and expressions below the windows by time over which they stand.
+
+    A tuple is in such a window whatever the others are, so it can be dropped or changed before. Windows by
+    number count tuples: what is above them stays there.
+    """
+    plan = with_inputs(plan, [lowered(each) for each in plan.inputs])
+    if isinstance(plan, Filter | Map) and isinstance(plan.input, Windowed) and plan.input.window.by_time:
+        window = plan.input
+        return replace(window, columns=plan.columns, input=lowered(replace(plan, input=window.input)))
+    return plan
+
+
+def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
+    """The same operator over other inputs."""
+    if isinstance(plan, Join | UnionAll):
+        return replace(plan, left=inputs[0], right=inputs[1])
+    return replace(plan, input=inputs[0]) if inputs else plan  # type: ignore[call-arg]
+
+
+def leaves_of(plan: Plan) -> list[Plan]:
+    """The parts of a plan that are rows of one stream each, dropped or changed one by one."""
+    if plan.is_stream and all(isinstance(each, Scan | Filter | Map) for each in plan.walk()):
+        return [plan]
+    return [leaf for each in plan.inputs for leaf in leaves_of(each)]
+
+
+def stream_of(leaf: Plan) -> str:
+    """The stream whose rows a leaf is made of."""
+    return next(each.stream for each in leaf.walk() if isinstance(each, Scan))
+
+
+def is_known_at_once(plan: Plan) -> bool:
+    """Whether a plan that was lowered is one window by time over a stream's rows: when a tuple comes it is
+    known when it goes, so nothing is kept."""
+    if isinstance(plan, ToStream) and plan.kind == "ISTREAM":
+        plan = plan.input
+        if not (isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED):
+            return False  # equal tuples that come and go at once are no news, so they must meet
+    return isinstance(plan, Windowed) and plan.window.by_time and leaves_of(plan) == [plan.input]
+
+
+def spread_by(plan: Plan, leaves: Sequence[Plan]) -> Mapping[int, str] | None:
+    """By leaf, a column such that only tuples with equal values in it have to do with each other.
+
+    Such a plan gives the same answer if each value is computed on a machine of its own. `None` if all tuples
+    must meet: a window by number over a whole stream, a sum over all, a join without an equality.
+    """
+    ways = _ways(plan, leaves)
+    whole = [way for _, way in sorted(ways.items()) if len(way) == len(leaves)]
+    return dict(whole[0]) if whole else None
+
+
+def _ways(plan: Plan, leaves: Sequence[Plan]) -> dict[str, Way]:
+    """By column of the answer, how its input can be spread by it."""
+    names = [column.name for column in plan.columns]
+    for i, leaf in enumerate(leaves):
+        if leaf is plan:
+            return {name: frozenset({(i, name)}) for name in names}
+    below = [_ways(each, leaves) for each in plan.inputs]
+    if isinstance(plan, Windowed):
+        if plan.window.by_time:
+            return below[0]
+        counted = plan.window.keys if plan.window.kind is WindowKind.PARTITION else ()
+        return {name: way for name, way in below[0].items() if name in counted}
+    if isinstance(plan, Join):
+        return dict(_joined(plan, below))
+    if isinstance(plan, Aggregate):
+        keys = zip(names, plan.keys, strict=False)
+        return {name: below[0][key] for name, key in keys if key in below[0]}
+    if isinstance(plan, UnionAll):
+        sides = [[column.name for column in side.columns] for side in plan.inputs]
+        return {
+            name: below[0][left] | below[1][right]
+            for name, left, right in zip(names, *sides, strict=True)
+            if left in below[0] and right in below[1]
+        }
+    if isinstance(plan, Map):
+        return {
+            name: below[0][item.name]
+            for name, item in zip(names, plan.items, strict=True)
+            if isinstance(item, exp.Column) and item.name in below[0]
+        }
+    assert isinstance(plan, Filter | Distinct | ToStream)
+    return below[0]
+
+
+def _joined(plan: Join, below: Sequence[Mapping[str, Way]]) -> Iterator[tuple[str, Way]]:
+    types = {column.name: column.type for side in plan.inputs for column in side.columns}
+    for left, right in plan.equal:
+        if left in below[0] and right in below[1] and types[left] == types[right]:
+            way = below[0][left] | below[1][right]
+            yield left, way
+            yield right, way

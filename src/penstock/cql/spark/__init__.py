@@ -1,0 +1,1 @@
+"""CQL on Spark: plans as DataFrames."""

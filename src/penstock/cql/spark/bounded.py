@@ -1,0 +1,164 @@
+"""Queries over streams that end: their tuples lie in logs, and are read in micro-batches of a chosen size."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.cql.datafiles import INSTANT_COLUMN
+from penstock.cql.plan import Query
+from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.relation import changes_of
+from penstock.cql.spark.windows import windows_of
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.writer import LogConfig
+from penstock.spark.capacity import read_ungoverned
+
+HEARTBEAT_BATCHES = 3
+"""Micro-batches at the end that only move the time on: in a chain of operators each closes a batch later."""
+AFTER_US = 2000
+"""The watermark ends so little after the last instant (a millisecond is taken off it): what leaves a window
+later, nobody has seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Streams with an end.
+
+    Attributes:
+        spark: The session.
+        folder: For logs, checkpoints and answers.
+        feeds: By stream.
+        partitions: Of the state.
+    """
+
+    spark: SparkSession
+    folder: Path
+    feeds: Mapping[str, Feed]
+    partitions: int
+
+    def changes(self, query: Query) -> tuple[pa.Table, int]:
+        """A query's changes until the streams' end, and how many micro-batches it took."""
+        with self._settings():
+            return self._run(changes_of(query, self.feeds.__getitem__, self.partitions))
+
+    def windows(self, query: Query) -> tuple[pa.Table, int]:
+        """A query's results of the windows that have closed by then."""
+        with self._settings():
+            return self._run(windows_of(query, self.feeds.__getitem__))
+
+    def _run(self, result: DataFrame) -> tuple[pa.Table, int]:
+        running = (
+            result.writeStream.format("parquet")
+            .option("path", str(self.folder / "answer"))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+        last = running.lastProgress
+        answer = self.spark.read.schema(result.schema).parquet(str(self.folder / "answer"))
+        return answer.toArrow(), 0 if last is None else last["batchId"] + 1
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """Of a query that starts inside: partitions of its state, and empty batches when time has moved."""
+        wanted = {
+            "spark.sql.shuffle.partitions": str(self.partitions),
+            "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+        }
+        before = {name: self.spark.conf.get(name) or "" for name in wanted}
+        for name, value in wanted.items():
+            self.spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                self.spark.conf.set(name, value)
+
+
+@contextmanager
+def bounded(
+    spark: SparkSession,
+    tuples: Mapping[str, pa.Table],
+    partitions: int = 1,
+    batches: int = 10,
+    until_us: int | None = None,
+    keep: Path | None = None,
+) -> Iterator[Bounded]:
+    """Streams of these tuples, in logs of their own.
+
+    Args:
+        spark: The session.
+        tuples: By stream, `_instant` in microseconds and the stream's columns, in the order of instants.
+        partitions: Of the logs, which get tuples in turn, and of the state.
+        batches: Micro-batches that reading them takes at the least.
+        until_us: The instant up to which answers are computed; the last one of a tuple by default.
+        keep: A folder for logs, checkpoint and answer, in which a run that was killed is gone on with.
+            Without it they are removed at the end.
+    """
+    folder = keep or Path(tempfile.mkdtemp(prefix="penstock-cql-"))
+    try:
+        ends = [int(table.column(INSTANT_COLUMN)[-1].as_py()) for table in tuples.values() if len(table)]
+        last_us = max(ends, default=0) if until_us is None else until_us
+        lateness_ms = max(_disorder_us(table, partitions) for table in tuples.values()) // 1000 + 1
+        feeds = {}
+        for name, table in tuples.items():
+            per_batch = max(1, -(-table.num_rows // batches) // partitions) * partitions
+            end_us = last_us + lateness_ms * 1000 + AFTER_US - 1000
+            rows = _with_heartbeats(table, end_us, HEARTBEAT_BATCHES * per_batch, partitions)
+            if not (folder / name).exists():
+                _write(folder / name, rows, partitions)
+            read = read_ungoverned(spark, folder / name, per_batch)
+            columns = [f"c{i}" for i in range(table.num_columns - 1)]
+            feeds[name] = Feed(read, columns, "ts", "n", lateness_ms, "heartbeat")
+        yield Bounded(spark, folder, feeds, partitions)
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(stream: Path, rows: pa.Table, partitions: int) -> None:
+    with EmbeddedLog.create(stream, rows.schema, LogConfig(partitions=partitions)) as log:
+        for p in range(partitions):
+            part = rows.take(pa.array(np.arange(p, rows.num_rows, partitions)))
+            log.append(part.combine_chunks().to_batches()[0], p)
+
+
+def _disorder_us(table: pa.Table, partitions: int) -> int:
+    """How far apart in time rows are that partitions, read alike, may have in one batch and in the next."""
+    instants, apart = table.column(INSTANT_COLUMN).to_numpy(), 2 * partitions
+    if len(instants) <= apart:
+        return int(np.ptp(instants)) if len(instants) else 0
+    return int((instants[apart:] - instants[:-apart]).max())
+
+
+def _with_heartbeats(table: pa.Table, end_us: int, beats: int, partitions: int) -> pa.Table:
+    """A stream's rows, numbered, and so many more that only move the time on, or that fill up partitions."""
+    count, extra = table.num_rows, beats + (-table.num_rows) % partitions
+    at = np.concatenate([table.column(INSTANT_COLUMN).to_numpy(), np.full(extra, end_us)]).astype(np.int64)
+    heartbeat = np.arange(count + extra) >= count
+    columns = {
+        f"c{i}": pa.chunked_array([*column.chunks, _filling(column.type, extra)])
+        for i, column in enumerate(table.columns[1:])
+    }
+    stamped = {"ts": pa.array(at).cast(pa.timestamp("us", "UTC")), "n": np.arange(count + extra)}
+    return pa.table({**columns, **stamped, "heartbeat": heartbeat})
+
+
+def _filling(kind: pa.DataType, count: int) -> pa.Array:
+    """Values of rows that nobody sees; not NULL, as Spark drops rows without a join's key before it looks at
+    their time."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.array([""] * count, kind)
+    nothing = Decimal(0) if pa.types.is_decimal(kind) else False if pa.types.is_boolean(kind) else 0
+    return pa.array([nothing] * count, kind)

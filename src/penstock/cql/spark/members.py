@@ -1,0 +1,86 @@
+"""The queries of a family, as a small table of their constants with which Spark joins rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from sqlglot import exp
+
+from penstock.cql.families import PARAMETER, Family, parameters_in
+from penstock.cql.plan import Column
+from penstock.cql.spark.text import spark_sql
+
+QUERY = "query"
+"""The column with the name of the query that a row is for."""
+
+
+def after_watermark(condition: str, time: str) -> str:
+    """A condition that Spark does not evaluate before the watermark, since that goes by the time of all rows.
+
+    Spark moves conditions below the watermark unless they have its column. A stream of which nobody wants a
+    row for a while would keep its windows open.
+    """
+    return f"CASE WHEN {time} IS NULL THEN FALSE ELSE {condition} END"
+
+
+class Members:
+    """What to do with expressions that may have parameters.
+
+    Rows without a `query` column are for all of them. A condition with parameters gives each row to the
+    queries whose constants fulfil it; equalities are looked up in a hash table.
+
+    Args:
+        spark: The session.
+        family: Its queries; `None` for a query by itself, which has no parameters.
+    """
+
+    def __init__(self, spark: SparkSession | None = None, family: Family | None = None) -> None:
+        if spark is None or family is None:
+            return
+        types = [f"{PARAMETER}{i} {kind}" for i, kind in enumerate(family.shape.types)]
+        rows = [(name, *constants) for name, constants in family.members.items()]
+        self._table = spark.createDataFrame(rows, ", ".join([f"{QUERY} STRING", *types]))
+
+    def where(self, rows: DataFrame, condition: exp.Expr, time: str | None = None) -> DataFrame:
+        """The rows that fulfil a condition.
+
+        Args:
+            rows: Which.
+            condition: Over their columns.
+            time: The column with the watermark, where a stream's own rows are chosen; see `after_watermark`.
+        """
+        if not parameters_in([condition]):
+            text = spark_sql(condition)
+            return rows.where(text if time is None else after_watermark(text, time))
+        if QUERY in rows.columns:
+            return self._with_constants(rows).where(spark_sql(condition)).select(*rows.columns)
+        fulfilled = F.expr(spark_sql(condition))
+        return rows.join(F.broadcast(self._table), fulfilled).select(*rows.columns, QUERY)
+
+    def select(
+        self, rows: DataFrame, columns: Sequence[Column], items: Sequence[exp.Expr], *kept: str
+    ) -> DataFrame:
+        """Expressions over rows as these columns, beside those that stay."""
+        if parameters_in(items):
+            rows = self._with_constants(rows)
+        made = [
+            F.expr(spark_sql(item, column)).alias(column.name)
+            for column, item in zip(columns, items, strict=True)
+        ]
+        return rows.select(*made, *kept, *self.of(rows))
+
+    def _with_constants(self, rows: DataFrame) -> DataFrame:
+        if QUERY in rows.columns:
+            return rows.join(F.broadcast(self._table), QUERY)
+        return rows.join(F.broadcast(self._table))
+
+    @staticmethod
+    def of(rows: DataFrame) -> list[str]:
+        """The column that tells whose rows are, if it is there."""
+        return [QUERY] if QUERY in rows.columns else []
+
+    def for_all(self, rows: DataFrame) -> DataFrame:
+        """Rows with the query that each is for: those that are for all of them, once for each."""
+        return rows if QUERY in rows.columns else rows.join(F.broadcast(self._table.select(QUERY)))

@@ -1,0 +1,150 @@
+"""The exact answer of a query on Spark, as a stream of changes: tuples that come (+1) and leave (-1).
+
+Rows are dropped and changed by Spark itself, as far as that needs no state. The rest of the plan runs in the
+engine, inside Spark's state store: a step a micro-batch, up to the watermark, in as many buckets as the plan
+can be spread over. What is after the watermark waits in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+
+from penstock.cql.engine.bag import INSTANT, SIGN
+from penstock.cql.engine.run import ORDER, Engine
+from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by
+from penstock.cql.plan import Column, Plan, Query, ToStream, Windowed, WindowKind
+from penstock.cql.spark.carry import (
+    BUCKET,
+    LEAF,
+    answer_schema,
+    carried,
+    null_bits,
+    null_names,
+    packed,
+    received,
+    sent,
+    unpacked,
+)
+from penstock.cql.spark.feeds import TIME, Feeds, leaf_rows
+from penstock.cql.spark.members import Members
+
+STATE = "tables BINARY"
+Step = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
+
+
+def changes_of(query: Query, feeds: Feeds, buckets: int) -> DataFrame:
+    """A query's changes: its columns, `_t` (microseconds) and `_d` (+1 comes, -1 leaves).
+
+    Args:
+        query: What to compute.
+        feeds: Gives the streams.
+        buckets: Over how many parts the state is spread, where it can be. It must stay as it is for a
+            checkpoint.
+    """
+    plan = lowered(query.plan)
+    changes = _known_at_once(plan, feeds) if is_known_at_once(plan) else _in_engine(plan, feeds, buckets)
+    names = [
+        F.col(column.name).alias(name) for column, name in zip(query.plan.columns, query.names, strict=True)
+    ]
+    return changes.select(*names, INSTANT, SIGN)
+
+
+# -- without state ----------------------------------------------------------------------------------
+
+
+def _known_at_once(plan: Plan, feeds: Feeds) -> DataFrame:
+    """Changes of a plan that is one window by time."""
+    if isinstance(plan, ToStream):  # of an unbounded window: its tuples
+        plan = plan.input
+    assert isinstance(plan, Windowed)
+    rows = leaf_rows(plan.input, feeds, Members())
+    window, t = plan.window, f"unix_micros({TIME})"
+    comes, goes = t, f"{t} + {window.size}L"
+    if window.slide is not None:
+        comes, goes = (f"({text}) + pmod(-({text}), {window.slide}L)" for text in (comes, goes))
+        rows = rows.where(f"{comes} < {goes}")  # a window that slides far jumps over some
+    made = [f"struct({comes} AS t, 1L AS d)"]
+    if window.kind is not WindowKind.UNBOUNDED:
+        made.append(f"struct({goes} AS t, -1L AS d)")
+    each = rows.withColumn("_change", F.expr(f"explode(array({', '.join(made)}))"))
+    columns = [F.col(column.name) for column in plan.columns]
+    return each.select(*columns, F.col("_change.t").alias(INSTANT), F.col("_change.d").alias(SIGN))
+
+
+# -- with state -------------------------------------------------------------------------------------
+
+
+def _in_engine(plan: Plan, feeds: Feeds, buckets: int) -> DataFrame:
+    leaves = leaves_of(plan)
+    spread = spread_by(plan, leaves)
+    every = [column for leaf in leaves for column in leaf.columns]
+    width = max(len(leaf.columns) for leaf in leaves)
+    parts = []
+    for i, leaf in enumerate(leaves):
+        by = None if spread is None else spread[i]
+        parts.append(_to_carry(leaf_rows(leaf, feeds, Members()), i, leaf, every, width, by, buckets))
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part)
+    return rows.groupBy(BUCKET).applyInPandasWithState(
+        engine_step(plan, leaves), answer_schema(plan), STATE, "append", "EventTimeTimeout"
+    )
+
+
+def _to_carry(
+    rows: DataFrame,
+    number: int,
+    leaf: Plan,
+    every: Sequence[Column],
+    width: int,
+    by: str | None,
+    buckets: int,
+) -> DataFrame:
+    """A leaf's tuples in the columns that all leaves have together."""
+    mine = {column.name for column in leaf.columns}
+    made = []
+    for column in every:
+        text, kind = carried(column)
+        text = text.format(f"`{column.name}`" if column.name in mine else f"CAST(NULL AS {column.type})")
+        made.append(F.expr(f"CAST({text} AS {kind})").alias(column.name))
+    bits = null_bits([f"`{column.name}`" for column in leaf.columns])
+    names = null_names(width)
+    nulls = [F.expr(bits[i] if i < len(bits) else "0L").alias(name) for i, name in enumerate(names)]
+    bucket = "0" if by is None else f"pmod(hash(`{by}`), {buckets})"
+    return rows.select(
+        F.lit(number).alias(LEAF),
+        F.expr(bucket).alias(BUCKET),
+        TIME,
+        F.expr(f"unix_micros({TIME})").alias(INSTANT),
+        ORDER,
+        *nulls,
+        *made,
+    )
+
+
+def engine_step(plan: Plan, leaves: Sequence[Plan]) -> Step:
+    """What Spark calls for each bucket that got rows, or for which something is due."""
+
+    def step(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        engine = Engine(plan, leaves)
+        if state.exists:
+            engine.load(list(unpacked(state.get[0])))
+        # rows at the watermark or before it are late, and Spark drops them: all that are not have come
+        changed = engine.step(received(frames, leaves), state.getCurrentWatermarkMs() * 1000 + 1)
+        state.update((packed(engine.save()),))
+        if (due := engine.due()) is not None:
+            state.setTimeoutTimestamp(-(-due // 1000) - 1)
+        if len(changed):
+            yield sent(changed)
+
+    return step
+
+
+def default_buckets(spark: SparkSession) -> int:
+    """As many as a shuffle has partitions."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -1,0 +1,146 @@
+"""Each window's result once, when it closes: Spark's own windows, in append mode.
+
+A query over windows by time is a plain Spark plan here, with `window_start` and `window_end` beside its
+columns. A window has the tuples from its start until before its end, and closes when the watermark passes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+
+from penstock.cql.families import Family
+from penstock.cql.lower import lowered
+from penstock.cql.plan import (
+    Aggregate,
+    Aggregation,
+    Distinct,
+    Filter,
+    Join,
+    Map,
+    Plan,
+    Query,
+    UnionAll,
+    Windowed,
+)
+from penstock.cql.spark.feeds import TIME, Feeds, leaf_rows
+from penstock.cql.spark.members import QUERY, Members
+from penstock.cql.spark.text import spark_sql
+from penstock.cql.windowing import closing_windows
+
+WINDOW, START, END = "_window", "window_start", "window_end"
+
+
+def windows_of(query: Query, feeds: Feeds) -> DataFrame:
+    """A query's results by window: `window_start`, `window_end` and its columns.
+
+    Args:
+        query: What to compute.
+        feeds: Gives the streams.
+
+    Raises:
+        CqlError: Its windows do not close; see `penstock.cql.windowing`.
+    """
+    plan = closing_windows(lowered(query.plan))
+    return _named(Compiler(feeds, Members()).rows(plan), plan, query.names)
+
+
+def family_windows_of(spark: SparkSession, family: Family, feeds: Feeds) -> DataFrame:
+    """The results of all queries of a family: `query` has the name of the one that a row is for."""
+    members, plan = Members(spark, family), closing_windows(family.shape.plan)
+    made = members.for_all(Compiler(feeds, members).rows(plan))
+    return _named(made, plan, family.shape.names)
+
+
+def _named(made: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
+    columns = [F.col(column.name).alias(name) for column, name in zip(plan.columns, names, strict=True)]
+    window = [F.col(f"{WINDOW}.start").alias(START), F.col(f"{WINDOW}.end").alias(END)]
+    return made.select(*Members.of(made), *window, *columns)
+
+
+class Compiler:
+    """Makes DataFrames of plans whose windows close together.
+
+    Args:
+        feeds: Gives the streams.
+        members: The family's queries.
+    """
+
+    def __init__(self, feeds: Feeds, members: Members) -> None:
+        self._feeds, self._members = feeds, members
+
+    def rows(self, plan: Plan) -> DataFrame:
+        """The tuples of a plan with the window that they are in, and the query that they are for, if they are
+        not for all of the family."""
+        if isinstance(plan, Windowed):
+            window = F.window(TIME, _micros(plan.window.size), _micros(plan.window.slide or plan.window.size))
+            rows = leaf_rows(plan.input, self._feeds, self._members)
+            return rows.select(
+                window.alias(WINDOW), *(column.name for column in plan.columns), *Members.of(rows)
+            )
+        inputs = [self.rows(each) for each in plan.inputs]
+        if isinstance(plan, Filter):
+            return self._members.where(inputs[0], plan.condition)
+        if isinstance(plan, Map):
+            return self._members.select(inputs[0], plan.columns, plan.items, WINDOW)
+        if isinstance(plan, Aggregate):
+            aggregates = zip(plan.columns[len(plan.keys) :], plan.aggregates, strict=True)
+            made = [_aggregate(each).cast(column.type).alias(column.name) for column, each in aggregates]
+            return inputs[0].groupBy(WINDOW, *Members.of(inputs[0]), *plan.keys).agg(*made)
+        if isinstance(plan, Distinct):
+            names = [column.name for column in plan.columns]
+            return inputs[0].dropDuplicates([WINDOW, *Members.of(inputs[0]), *names])
+        if isinstance(plan, UnionAll):
+            return self._united(plan, inputs)
+        assert isinstance(plan, Join)
+        return self._joined(plan, *inputs)
+
+    def _united(self, plan: UnionAll, inputs: Sequence[DataFrame]) -> DataFrame:
+        if any(map(Members.of, inputs)):
+            inputs = [self._members.for_all(rows) for rows in inputs]
+        sides = []
+        for rows, side in zip(inputs, plan.inputs, strict=True):
+            columns = [
+                F.col(column.name).cast(own.type).alias(own.name)
+                for column, own in zip(side.columns, plan.columns, strict=True)
+            ]
+            sides.append(rows.select(WINDOW, *columns, *Members.of(rows)))
+        return sides[0].unionByName(sides[1])
+
+    def _joined(self, plan: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+        other = right.withColumnRenamed(WINDOW, "_other")
+        condition = F.col(WINDOW) == F.col("_other")
+        if Members.of(left) and Members.of(right):
+            other = other.withColumnRenamed(QUERY, "_others")
+            condition &= F.col(QUERY) == F.col("_others")
+        for a, b in plan.equal:
+            condition &= F.col(a) == F.col(b)
+        if plan.condition is not None:
+            condition &= F.expr(spark_sql(plan.condition))
+        return left.join(other, condition).drop("_other", "_others")
+
+
+def _aggregate(each: Aggregation) -> SparkColumn:
+    columns = [F.col(name) for name in each.arguments]
+    if each.function == "COUNT":
+        return F.count(columns[0] if columns else F.lit(1))
+    if each.function == "TOP":  # equal ones by what is shown, as in relation mode
+        shown, by = columns[0], columns[-1]
+        both = F.when(shown.isNotNull() & by.isNotNull(), F.struct(by, shown))
+        return F.max_by(shown, both, each.k)
+    functions: dict[str, Callable[..., SparkColumn]] = {
+        "SUM": F.sum,
+        "AVG": F.avg,
+        "MIN": F.min,
+        "MAX": F.max,
+        "STDDEV": F.stddev_samp,
+        "COV": F.covar_samp,
+    }
+    return functions[each.function](*columns)
+
+
+def _micros(size: int) -> str:
+    return f"{size} microseconds"

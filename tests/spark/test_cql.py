@@ -1,0 +1,179 @@
+"""CQL on Spark gives the answers of the definition, wherever one micro-batch ends and the next begins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests import waits
+from tests.cql.brute import US, Brute, Element, Row
+from tests.cql.cases import JOINED, QN_LONG, by_instant, expected, meant, plain
+from tests.spark import cql_driver
+from tests.spark.cql_streams import BASE, LAST, UNTIL, random_streams, tables
+
+from penstock.cql.errors import CqlError
+from penstock.cql.plan import Plan, Windowed
+from penstock.cql.spark.bounded import bounded
+from penstock.cql.windowing import closing_windows, default_mode
+
+
+def rows_of(answer: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in answer.to_pylist()]
+
+
+def changes_in(answer: pa.Table) -> list[tuple[int, int, Row]]:
+    return [(row[-2] - BASE * US, row[-1], row[:-2]) for row in rows_of(answer)]
+
+
+Q1, Q2 = f"SELECT * FROM {JOINED}", "SELECT sum(m) FROM S [ROWS 5]"
+Q3 = f"SELECT sum(S.m) FROM ISTREAM(SELECT * FROM {JOINED}) [ROWS 5]"
+
+
+@pytest.mark.parametrize(
+    ("text", "partitions"),
+    [
+        pytest.param(Q1, 2, id="Q1"),
+        pytest.param(Q2, 1, id="Q2"),
+        pytest.param(Q3, 1, id="Q3"),
+        pytest.param(QN_LONG, 2, id="QN-long"),
+        ("SELECT * FROM S [RANGE 6 SECONDS SLIDE 4 SECONDS] WHERE m > 0.6 OR d LIKE 'a%'", 2),
+        ("SELECT l, m / l, l % 2, d FROM S [RANGE 2 SECONDS SLIDE 7 SECONDS]", 1),
+        ("SELECT l, m FROM T [PARTITION BY l ROWS 2]", 2),
+        ("SELECT l, sum(m), count(*), max(m), min(m), avg(m) FROM T [RANGE 5 SECONDS] GROUP BY l", 2),
+        ("SELECT d, stddev(m), cov(l, m), top2(l, m) FROM S GROUP BY d", 2),
+        ("SELECT a.l, b.n FROM T [ROWS 1] a, (SELECT l, count(*) AS n FROM T [ROWS 5] GROUP BY l) b", 1),
+        ("ISTREAM(SELECT DISTINCT l FROM T [RANGE 4 SECONDS])", 2),
+        ("DSTREAM(SELECT l, d FROM S [NOW])", 1),
+        ("RSTREAM(SELECT l FROM T [ROWS 2])", 1),
+        ("SELECT l FROM S [ROWS 2] UNION ALL SELECT l FROM T [NOW]", 1),
+    ],
+)
+def test_changes_on_spark_are_those_of_the_definition(
+    spark: SparkSession, text: str, partitions: int
+) -> None:
+    query, streams = meant(text), random_streams(len(text))
+    with bounded(spark, tables(streams, query.plan), partitions, 4, (UNTIL + BASE) * US) as run:
+        answer, batches = run.changes(query)
+    assert batches >= 4
+    assert by_instant(changes_in(answer)) == expected(query, streams, UNTIL)
+
+
+def windows_by_definition(
+    plan: Plan, streams: Mapping[str, list[Element]]
+) -> dict[tuple[int, int], Counter[Row]]:
+    """By window, the relation over its tuples alone, as if they were all that ever came."""
+    whole = closing_windows(plan)
+    (size, slide), *_ = {
+        (each.window.size // US, (each.window.slide or each.window.size) // US)
+        for each in whole.walk()
+        if isinstance(each, Windowed)
+    }
+    found = {}
+    for start in range(-size, LAST + 1):
+        if start % slide:
+            continue
+        inside = {n: [(0, row) for at, row in s if start <= at < start + size] for n, s in streams.items()}
+        rows = Counter(map(plain, Brute(inside).relation(whole, 0)))
+        if rows:
+            found[start, start + size] = rows
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("SELECT avg(t.m) FROM T [RANGE 1 SEC SLIDE 1 SEC]", id="AVG"),
+        pytest.param("SELECT max(t.m) FROM T [RANGE 1 SEC SLIDE 1 SEC]", id="MAX"),
+        pytest.param("SELECT count(t.m) FROM T [RANGE 1 SEC SLIDE 1 SEC] HAVING t.m >= 2", id="COUNT"),
+        pytest.param(
+            "SELECT avg(m) FROM (SELECT l, m FROM T [RANGE 2 SEC SLIDE 2 SEC] UNION ALL "
+            "SELECT l, m FROM U [RANGE 2 SEC SLIDE 2 SEC])",
+            id="AVG-all",
+        ),
+        pytest.param(
+            "SELECT top5(T.l, T.m) FROM T [RANGE 3 SEC SLIDE 3 SEC], U [RANGE 3 SEC SLIDE 3 SEC] "
+            "WHERE U.m >= 1 AND T.l = U.l",
+            id="TOP-5",
+        ),
+        pytest.param(
+            "SELECT cov(T.m, U.m) FROM T [RANGE 4 SEC SLIDE 4 SEC], U [RANGE 4 SEC SLIDE 4 SEC]", id="COV"
+        ),
+        "SELECT l, count(*), stddev(m) FROM T [RANGE 6 SEC SLIDE 2 SEC] GROUP BY l HAVING count(*) > 1",
+        "RSTREAM(SELECT DISTINCT d FROM S [RANGE 3 SEC SLIDE 3 SEC])",
+        "SELECT S.d, T.m FROM S [RANGE 3 SEC SLIDE 3 SEC], T [RANGE 3 SEC SLIDE 3 SEC] WHERE S.l = T.l",
+    ],
+)
+def test_each_window_has_its_result_once(spark: SparkSession, text: str) -> None:
+    query, streams = meant(text), random_streams(len(text))
+    assert default_mode(query.plan) == "windows"
+    with bounded(spark, tables(streams, query.plan), 2, 4, (UNTIL + BASE) * US) as run:
+        answer, batches = run.windows(query)
+    assert batches >= 4
+    found: dict[tuple[int, int], Counter[Row]] = defaultdict(Counter)
+    for start, end, *row in rows_of(answer):
+        found[int(start.timestamp()) - BASE, int(end.timestamp()) - BASE][plain(tuple(row))] += 1
+    assert dict(found) == windows_by_definition(query.plan, streams)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELECT * FROM S [ROWS 2]", r"closes, as \[RANGE n SLIDE m\] does; got \[rows 2\]"),
+        ("SELECT sum(m) FROM T", r"got \[unbounded\]"),
+        (
+            "SELECT S.l FROM S [RANGE 2 SEC SLIDE 2 SEC], T [RANGE 3 SEC SLIDE 3 SEC]",
+            r"close together; got \[range 2 s, slide 2 s\] and \[range 3 s, slide 3 s\]",
+        ),
+        ("DSTREAM(SELECT l FROM T [RANGE 2 SEC SLIDE 2 SEC])", "never leaves; got DSTREAM"),
+        (Q3, "over registered streams alone; got ISTREAM inside it"),
+    ],
+)
+def test_a_query_whose_windows_do_not_close_is_refused_by_windows(text: str, said: str) -> None:
+    plan = meant(text).plan
+    assert default_mode(plan) == "relation"
+    with pytest.raises(CqlError, match=said) as refused:
+        closing_windows(plan)
+    assert "relation mode" in str(refused.value)
+
+
+def test_numbers_that_no_float_holds_and_nulls_stay_what_they_are(spark: SparkSession) -> None:
+    query = meant("SELECT l, m, d FROM S [ROWS 2]")
+    rows = [(2**60 + 1, None, None), (None, 1.5, "x"), (3, float("nan"), "")]
+    streams: dict[str, list[Element]] = {"S": [(i, row) for i, row in enumerate(rows)]}
+    with bounded(spark, tables(streams, query.plan), 1, 2) as run:
+        answer, _ = run.changes(query)
+    came = {row[3] // US - BASE: row[:3] for row in rows_of(answer) if row[4] > 0}
+    assert came[0] == rows[0]
+    assert came[1] == rows[1]
+    assert came[2][0] == 3
+    assert np.isnan(came[2][1])
+    assert came[2][2] == ""
+
+
+@pytest.mark.slow
+def test_killing_the_driver_in_the_middle_changes_no_answer(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    command = [sys.executable, cql_driver.__file__, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for batches in (6, 18):
+        driver = subprocess.Popen(command, env=environment, start_new_session=True)
+        done = folder / "checkpoint" / "commits" / str(batches)
+        waits.until(lambda done=done, driver=driver: done.exists() or driver.poll() is not None)  # type: ignore[misc]
+        assert driver.poll() is None, "it is killed in the middle"
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    answer = spark.read.parquet(str(folder / "answer")).toArrow()
+    streams = random_streams(cql_driver.SEED, cql_driver.MOST)
+    assert by_instant(changes_in(answer)) == expected(meant(QN_LONG), streams, UNTIL)

@@ -1,0 +1,76 @@
+"""`penstock cql run` and `penstock cql conformance`, in processes of their own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+CASES = {
+    "last": ("SELECT * FROM S [PARTITION BY G ROWS 1]", "[1]:+:1, 5\n[2]:+:2, 5\n[3]:-:1, 5\n[3]:+:1, 7\n"),
+    "sums": ("SELECT G, sum(A) FROM S GROUP BY G", "[1]:+:1, 5\n[2]:+:2, 5\n[3]:-:1, 5\n[3]:+:1, 13\n"),
+}
+"""The second one's last sum is wrong."""
+
+
+def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "penstock"), "cql", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_wrong_tuples_of_a_case_are_counted_and_shown(tmp_path: Path) -> None:
+    for part in ("queries", "data", "expected"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "data" / "S.dat").write_text("i,i,i\n1,1,5\n2,2,5\n3,1,7\n")
+    for name, (query, expected) in CASES.items():
+        text = f"REGISTER STREAM S (G int, A int) FROM 'S'; {query}"
+        (tmp_path / "queries" / f"{name}.cql").write_text(text)
+        (tmp_path / "expected" / f"{name}.gz").write_bytes(gzip.compress(expected.encode()))
+    report = tmp_path / "report.json"
+    done = penstock(
+        "conformance", str(tmp_path), "--partitions", "1", "--partitions", "2", "--json", str(report)
+    )
+    assert done.returncode == 1, done.stderr
+    cases = json.loads(report.read_text())["cases"]
+    assert [(c["case"], c["partitions"], c["tuples"], c["missing"], c["extra"]) for c in cases] == [
+        ("last", 1, 4, 0, 0),
+        ("last", 2, 4, 0, 0),
+        ("sums", 1, 4, 1, 1),
+        ("sums", 2, 4, 1, 1),
+    ]
+    assert "sums, 2 partitions: missing [3]:+:1, 13" in done.stdout
+    assert "sums, 2 partitions: extra [3]:+:1, 12" in done.stdout
+
+
+def test_queries_run_over_files_and_print_their_answers(tmp_path: Path) -> None:
+    (tmp_path / "readings.csv").write_text(
+        "device,value,at\n1,10.0,2026-01-01T00:00:00Z\n"
+        "2,20.0,2026-01-01T00:00:30Z\n1,30.0,2026-01-01T00:01:10Z\n"
+    )
+    (tmp_path / "readings.cql").write_text(
+        "REGISTER STREAM readings (device int, value float, at timestamp) FROM 'readings.csv' "
+        "TIMESTAMP BY at;"
+        "SELECT avg(value) AS mean FROM readings [RANGE 1 MIN SLIDE 1 MIN];"
+        "SELECT device, value FROM readings [ROWS 1];"
+    )
+    done = penstock("run", str(tmp_path / "readings.cql"), "--json", "-")
+    assert done.returncode == 0, done.stderr
+    by_window, by_tuple = json.loads(done.stdout)["queries"]
+    assert by_window["answers"] == "windows"
+    assert by_window["rows"] == [
+        {"window_start": "2026-01-01T00:00:00+00:00", "window_end": "2026-01-01T00:01:00+00:00", "mean": 15.0}
+    ], "the second minute has not ended"
+    assert by_tuple["answers"] == "relation"
+    assert [(row["device"], row["_d"]) for row in by_tuple["rows"]] == [
+        (1, 1),
+        (1, -1),
+        (2, 1),
+        (2, -1),
+        (1, 1),
+    ]
