@@ -100,7 +100,7 @@ def test_statements_are_told_apart_and_comments_left_out() -> None:
         ("select a from S left join T on 1 = 1", (1, 17), "joined by a , or by"),
         ("select a from S join T", (1, 23), "ON is expected"),
         ("istream select a from S", (1, 9), "a ( with a query is expected"),
-        ("register table S (a int)", (1, 10), "STREAM, RELATION or VIEW"),
+        ("register table S (a int)", (1, 10), "STREAM, RELATION, VIEW or QUERY"),
         ("register view v (a int)", (1, 17), "AS is expected"),
         ("register stream S (a)", (1, 21), "for the type of a column"),
         ("register stream S (a int", (1, 25), "a , or a ) is expected"),

@@ -32,6 +32,12 @@ GOOD: dict[str, Any] = {
 }
 
 
+FAMILY = (
+    "REGISTER QUERY a AS SELECT max(celsius) FROM readings [RANGE 1 MIN] WHERE device = 1; "
+    "REGISTER QUERY b AS SELECT max(celsius) FROM readings [RANGE 1 MIN] WHERE device = 2"
+)
+
+
 def changed(path: str, value: object) -> dict[str, Any]:
     """The good pipeline with one key set; `None` removes it."""
     raw = copy.deepcopy(GOOD)
@@ -201,7 +207,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
             "SELECT 1",
             "a key of the pipeline, queries.find must .*; got 'slq'; .* mean 'sql'",
         ),
-        ("queries/find/sql", None, "queries.find must have one of sql, function and cql; got none of them"),
+        ("queries/find/sql", None, "queries.find must have one of sql, function, cql, cql_file; got none"),
         ("queries/find/function", "a:b", "queries.find must have one of .*; got sql and function"),
         ("queries/find/cql", "SELECT 1", "queries.find must have one of .*; got sql and cql"),
         ("queries/find/answers", "windows", "queries.find.answers is a key beside cql alone; got 'windows'"),
@@ -346,12 +352,36 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
         ({"cql": "SELECT 1; SELECT 2"}, "queries.find.cql .*"),
         (
             {"cql": "SELECT device FROM readings [NOW]; SELECT device FROM readings [NOW]"},
-            "queries.find.cql a query of a pipeline is one query; got 2; hint: make a key",
+            "queries.find.cql of several queries each has a name, .*; got 2 without; hint: REGISTER QUERY",
         ),
         (
             {"cql": "SELECT device FROM readings [ROWS 2]", "answers": "windows"},
             r"queries.find.cql a window whose result comes once closes.*; got \[rows 2\]; hint: give",
         ),
+        (
+            {
+                "cql": "REGISTER QUERY a AS SELECT max(celsius) FROM readings [RANGE 1 MIN]; "
+                "REGISTER QUERY b AS SELECT min(celsius) FROM readings [RANGE 1 MIN]"
+            },
+            "queries.find.cql several queries of one key differ in constants alone.*; got a and b, which",
+        ),
+        (
+            {"cql": FAMILY, "answers": "relation"},
+            "queries.find.cql queries that are computed together .*; got answers: relation",
+        ),
+        (
+            {"cql": FAMILY.replace("RANGE 1 MIN", "ROWS 2")},
+            r"queries.find.cql a window whose result comes once closes.*; got \[rows 2\]",
+        ),
+        (
+            {"cql": FAMILY.replace("QUERY b", "QUERY A")},
+            "queries.find.cql line 1, column .*: a name is registered once; got 'A'",
+        ),
+        (
+            {"cql": "REGISTER VIEW a AS SELECT device FROM readings"},
+            "queries.find.cql cql has a query; got none",
+        ),
+        ({"cql_file": "nowhere.cql"}, "queries.find.cql_file a file of CQL is there.*nowhere.cql"),
         ({"cql": "SELECT device FROM readings", "answers": "all"}, "queries.find.answers must be .*"),
         (
             {"cql": "SELECT device FROM readings", "mode": "update"},

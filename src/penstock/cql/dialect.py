@@ -1,7 +1,7 @@
 """The grammar of CQL, as a dialect of sqlglot.
 
     statement := REGISTER STREAM name ( column type, ... ) [FROM 'data'] [TIMESTAMP BY column]
-               | REGISTER {STREAM | RELATION | VIEW} name AS query
+               | REGISTER {STREAM | RELATION | VIEW | QUERY} name AS query
                | query
     query     := term { UNION [ALL] term }
     term      := {ISTREAM | DSTREAM | RSTREAM} ( query )  |  ( query )  |  select
@@ -188,9 +188,9 @@ class Cql(Dialect):
 
         def _cql_register(self) -> exp.Expr:
             kind = self._cql_word()
-            if kind not in ("STREAM", "RELATION", "VIEW"):
+            if kind not in ("STREAM", "RELATION", "VIEW", "QUERY"):
                 self._cql_refuse(
-                    "STREAM, RELATION or VIEW is expected after REGISTER",
+                    "STREAM, RELATION, VIEW or QUERY is expected after REGISTER",
                     "REGISTER STREAM readings (device int, value float)",
                 )
             self._advance()

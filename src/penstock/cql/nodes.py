@@ -32,7 +32,7 @@ class ToStream(exp.Expression):
 class Register(exp.Expression):
     """`REGISTER STREAM name (columns) [FROM 'data'] [TIMESTAMP BY column]`, or `... name AS query`.
 
-    `kind` is STREAM, RELATION or VIEW.
+    `kind` is STREAM, RELATION, VIEW or QUERY: one that is run, with a name.
     """
 
     arg_types = {

@@ -13,6 +13,7 @@ from penstock.cql.catalog import Catalog, StreamDef
 from penstock.cql.datafiles import tuples_of
 from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
+from penstock.cql.expressions import place_of
 from penstock.cql.nodes import Register
 from penstock.cql.plan import Query
 from penstock.cql.windowing import streams_read
@@ -20,10 +21,11 @@ from penstock.cql.windowing import streams_read
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A query of a text: as it is written, in one form, and what it means."""
+    """A query of a text: as it is written, what it means, and its name, if REGISTER QUERY gave it one."""
 
     statement: exp.Expr
     query: Query
+    name: str | None = None
 
     @property
     def text(self) -> str:
@@ -56,13 +58,24 @@ def read_program(text: str, catalog: Catalog | None = None, file: str = "", tick
     program = Program(Catalog() if catalog is None else catalog)
     try:
         for statement in parse(text):
-            if isinstance(statement, Register):
-                register(statement, program.catalog, text)
-            else:
+            if not isinstance(statement, Register):
                 program.queries.append(Written(statement, bind(statement, program.catalog, text, tick_us)))
+            elif statement.args["kind"] == "QUERY":
+                program.queries.append(_named(statement, program, text, tick_us))
+            else:
+                register(statement, program.catalog, text)
     except CqlError as error:
         raise (error.of_file(file) if file else error) from None
     return program
+
+
+def _named(statement: Register, program: Program, text: str, tick_us: int) -> Written:
+    name = statement.this.name
+    if name.lower() in ((written.name or "").lower() for written in program.queries):
+        place = place_of(statement.this)
+        raise CqlError("a name is registered once", repr(name), "choose another name", text, place)
+    query = statement.args["query"]
+    return Written(query, bind(query, program.catalog, text, tick_us), name)
 
 
 def tuples_read(program: Program, query: Query, folder: Path) -> dict[str, pa.Table]:

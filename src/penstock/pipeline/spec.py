@@ -24,7 +24,7 @@ from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.log.writer import Fsync
 from penstock.pipeline.columns import arrow_schema, parse_type
-from penstock.pipeline.cql import Answers, answers_of, cql_query
+from penstock.pipeline.cql import Answers, answers_of, continuous
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -40,6 +40,8 @@ from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_n
 __all__ = ["PipelineConfig", "QueryConfig", "SparkConfig", "StreamConfig", "sink_guarantee"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+QUERY_KEYS = ("sql", "function", "cql", "cql_file")
+"""What a query computes is told by one of them."""
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -171,6 +173,7 @@ class QueryConfig(Part):
     sql: str | None = Field(None, description="SELECT ... FROM a stream")
     function: str | None = Field(None, description="module:function that returns a DataFrame")
     cql: str | None = Field(None, description="a continuous query, SELECT ... FROM readings [RANGE 1 MIN]")
+    cql_file: Place | None = Field(None, description="the same in a file, e.g. queries/boilers.cql")
     answers: Answers | None = Field(
         None, description="of cql: windows (each one's result once) or relation (the exact answer as changes)"
     )
@@ -189,16 +192,16 @@ class QueryConfig(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> QueryConfig:
-        given = [key for key in ("sql", "function", "cql") if getattr(self, key) is not None]
+        given = [key for key in QUERY_KEYS if getattr(self, key) is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none of them"
-            raise refused("must have one of sql, function and cql", got, "sql: SELECT ... FROM readings")
+            raise refused(f"must have one of {', '.join(QUERY_KEYS)}", got, "sql: SELECT ... FROM readings")
         for key in ("streams", "metadata"):
-            if self.cql is not None and getattr(self, key):
+            if self.is_continuous and getattr(self, key):
                 raise refused("is not a key beside cql", getattr(self, key), "leave it out", key)
-        if self.answers is not None and self.cql is None:
+        if self.answers is not None and not self.is_continuous:
             raise refused("is a key beside cql alone", repr(self.answers), "leave it out", "answers")
-        if self.cql is not None and self.mode != "append":
+        if self.is_continuous and self.mode != "append":
             raise refused("must be append for cql", repr(self.mode), "leave it out", "mode")
         if self.sql is not None and not self.sql.strip():
             raise refused("must not be empty", repr(self.sql), "SELECT ... FROM readings", "sql")
@@ -215,6 +218,29 @@ class QueryConfig(Part):
                 "must be append or update for a log sink", repr(self.mode), "logs only grow", "mode"
             )
         return self
+
+    @property
+    def kind(self) -> str:
+        """The key that says what it computes."""
+        return next(key for key in QUERY_KEYS if getattr(self, key) is not None)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether it is written in CQL."""
+        return self.cql is not None or self.cql_file is not None
+
+    def continuous_text(self) -> str:
+        """What it is in CQL.
+
+        Raises:
+            CqlError: Its file cannot be read.
+        """
+        if self.cql_file is None:
+            return self.cql or ""
+        try:
+            return Path(self.cql_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CqlError("a file of CQL is there, in UTF-8", f"{error}", "name another file") from None
 
 
 def _sql_name(name: str) -> str:
@@ -306,12 +332,12 @@ class PipelineConfig(FlowConfig):
             first[value] = name
 
     def _check_streams(self, name: str, query: QueryConfig) -> None:
-        if query.cql is not None:
+        if query.is_continuous:
             try:
-                answers_of(cql_query(query.cql, self.streams), query.answers)
+                answers_of(continuous(query.continuous_text(), self.streams), query.answers)
             except CqlError as error:
                 raise refused(
-                    f"{error.where} {error.rule}".strip(), error.got, error.hint, "queries", name, "cql"
+                    f"{error.where} {error.rule}".strip(), error.got, error.hint, "queries", name, query.kind
                 ) from None
         for stream in query.streams:
             if stream not in self.streams:
@@ -363,8 +389,8 @@ class PipelineConfig(FlowConfig):
     def streams_of(self, query: str) -> tuple[str, ...]:
         """The streams a query reads: those it lists, else those its SQL or CQL names."""
         config = self.queries[query]
-        if config.cql is not None:
-            read = streams_read(cql_query(config.cql, self.streams).plan)
+        if config.is_continuous:
+            read = streams_read(continuous(config.continuous_text(), self.streams).query.plan)
             return tuple(name for name in self.streams if name in read)
         return config.streams or streams_in(config.sql or "", self.streams)
 

@@ -15,13 +15,13 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.relation import changes_of, default_buckets
-from penstock.cql.spark.windows import windows_of
+from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
 from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
-from penstock.pipeline.cql import answers_of, cql_query
+from penstock.pipeline.cql import answers_of, continuous
 from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
@@ -151,10 +151,9 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
     query = config.queries[name]
-    kind = next(key for key in ("sql", "function", "cql") if getattr(query, key) is not None)
-    with _told(f"queries.{name}.{kind} gives a result"):
-        if query.cql is not None:
-            result = _continuous(flow, config, name, query.cql)
+    with _told(f"queries.{name}.{query.kind} gives a result"):
+        if query.is_continuous:
+            result = _continuous(flow, config, name, query.continuous_text())
         else:
             streams = _read_streams(flow, config, name)
             if function is None:
@@ -202,7 +201,7 @@ def _check_files(name: str, path: Path, checkpoint: Path) -> None:
 
 def _continuous(flow: Flow, config: PipelineConfig, name: str, text: str) -> DataFrame:
     """A query in CQL: every leaf of its plan has a reader of its own, and all of them one cut."""
-    meant, cls = cql_query(text, config.streams), config.queries[name].cls
+    meant, cls = continuous(text, config.streams), config.queries[name].cls
     readers = flow.query(name, cls)
 
     def feed(stream: str) -> Feed:
@@ -213,9 +212,11 @@ def _continuous(flow: Flow, config: PipelineConfig, name: str, text: str) -> Dat
         # Spark takes rows at the watermark for late: one that came with the newest is not
         return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1)
 
+    if meant.family is not None:
+        return family_windows_of(flow.spark, meant.family, feed)
     if answers_of(meant, config.queries[name].answers) == "windows":
-        return windows_of(meant, feed)
-    return changes_of(meant, feed, default_buckets(flow.spark))
+        return windows_of(meant.query, feed)
+    return changes_of(meant.query, feed, default_buckets(flow.spark))
 
 
 def _starting(stream: StreamConfig) -> str:

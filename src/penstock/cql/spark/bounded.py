@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.cql.datafiles import INSTANT_COLUMN
+from penstock.cql.families import Family
 from penstock.cql.plan import Query
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.relation import changes_of
-from penstock.cql.spark.windows import windows_of
+from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.spark.capacity import read_ungoverned
@@ -55,6 +56,11 @@ class Bounded:
         """A query's results of the windows that have closed by then."""
         with self._settings():
             return self._run(windows_of(query, self.feeds.__getitem__))
+
+    def family(self, family: Family) -> tuple[pa.Table, int]:
+        """The same of all queries of a family."""
+        with self._settings():
+            return self._run(family_windows_of(self.spark, family, self.feeds.__getitem__))
 
     def _run(self, result: DataFrame) -> tuple[pa.Table, int]:
         running = (

@@ -82,5 +82,9 @@ class Members:
         return [QUERY] if QUERY in rows.columns else []
 
     def for_all(self, rows: DataFrame) -> DataFrame:
-        """Rows with the query that each is for: those that are for all of them, once for each."""
-        return rows if QUERY in rows.columns else rows.join(F.broadcast(self._table.select(QUERY)))
+        """Rows with the query that each is for: those that are for all of them, once for each.
+
+        What the state still has of a query that is no member any more is left out.
+        """
+        names = F.broadcast(self._table.select(QUERY))
+        return rows.join(names, QUERY, "left_semi") if QUERY in rows.columns else rows.join(names)
