@@ -197,6 +197,14 @@ def test_columns_of_two_streams_with_one_name_get_their_stream_before_it() -> No
         ("SELECT cov(l) FROM S", "COV has 2 arguments"),
         ("SELECT top0(l) FROM S", "TOP has 1 to 1000 places"),
         ("SELECT NULL FROM S", "has a type"),
+        ("SELECT l FROM S WHERE KEPT()", r"KEPT has the fraction.*; got KEPT\(\)"),
+        ("SELECT l FROM S WHERE KEPT(2)", "KEPT has the fraction"),
+        ("SELECT l FROM S WHERE KEPT(m)", "KEPT has the fraction"),
+        ("SELECT l FROM S WHERE KEPT(0.5, d)", "KEPT has the fraction"),
+        ("SELECT l FROM S WHERE KEPT(0.5, 0)", "a window is longer than 0"),
+        ("SELECT l FROM S [ROWS 2] WHERE KEPT(0.5)", "KEPT chooses among the rows of one stream"),
+        ("SELECT S.l FROM S [NOW], T [NOW] WHERE KEPT(0.5)", "KEPT chooses among the rows of one stream"),
+        ("SELECT sum(m) FROM S GROUP BY l HAVING KEPT(0.5)", "KEPT chooses|is in GROUP BY"),
         ("SELECT CASE WHEN l > 1 THEN 'a' ELSE 2 END FROM S", "all values have one type"),
         ("SELECT l FROM S [PARTITION BY zz ROWS 1]", "a column is one of those in FROM"),
         ("SELECT l FROM (SELECT * FROM S [NOW]) [ROWS 2]", "a window is over a stream"),
@@ -250,6 +258,7 @@ CONDITIONS = [
     "NOT l",
     "d IS NULL",
     "1 = 1",
+    "KEPT(0.5)",
 ]
 WINDOWS = ["", "[NOW]", "[ROWS 3]", "[RANGE 5 SEC SLIDE 1 SEC]", "[PARTITION BY l ROWS 1]", "[UNBOUNDED]"]
 

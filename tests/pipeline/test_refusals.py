@@ -207,7 +207,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
             "SELECT 1",
             "a key of the pipeline, queries.find must .*; got 'slq'; .* mean 'sql'",
         ),
-        ("queries/find/sql", None, "queries.find must have one of sql, function, cql, cql_file; got none"),
+        (
+            "queries/find/sql",
+            None,
+            "queries.find must have one of sql, function, cql, cql_file, boxes; got none",
+        ),
         ("queries/find/function", "a:b", "queries.find must have one of .*; got sql and function"),
         ("queries/find/cql", "SELECT 1", "queries.find must have one of .*; got sql and cql"),
         ("queries/find/answers", "windows", "queries.find.answers is a key beside cql alone; got 'windows'"),

@@ -160,6 +160,27 @@ def test_numbers_that_no_float_holds_and_nulls_stay_what_they_are(spark: SparkSe
     assert came[2][2] == ""
 
 
+def test_a_part_of_the_tuples_or_of_whole_windows_is_kept_and_the_same_ones_again(
+    spark: SparkSession,
+) -> None:
+    rows = [(i // 100, (i, float(i), "x")) for i in range(2500)]
+    streams: dict[str, list[Element]] = {"S": rows}
+
+    def kept(condition: str, batches: int) -> set[int]:
+        query = meant(f"ISTREAM(SELECT l FROM S WHERE {condition})")
+        with bounded(spark, tables(streams, query.plan), 1, batches) as run:
+            answer, _ = run.changes(query)
+        return set(answer.column("l").to_pylist())
+
+    some = kept("KEPT(0.25)", 2)
+    assert 0.2 * 2500 < len(some) < 0.3 * 2500
+    assert some == kept("KEPT(0.25)", 5)
+    whole = kept("KEPT(0.5, 1)", 2)
+    by_second = Counter(number // 100 for number in whole)
+    assert set(by_second.values()) == {100}
+    assert 5 <= len(by_second) <= 20
+
+
 @pytest.mark.slow
 def test_killing_the_driver_in_the_middle_changes_no_answer(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "kept"

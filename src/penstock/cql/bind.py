@@ -25,6 +25,7 @@ from penstock.cql.expressions import (
     unwrapped,
 )
 from penstock.cql.grouping import Grouping
+from penstock.cql.lower import late_sample
 from penstock.cql.plan import (
     Column,
     Distinct,
@@ -62,7 +63,15 @@ def bind(query: exp.Expr, catalog: Catalog, text: str, tick_us: int = 1) -> Quer
     Raises:
         CqlError: It means nothing.
     """
-    bound = Binder(catalog, text, tick_us).query(query)
+    binder = Binder(catalog, text, tick_us)
+    bound = binder.query(query)
+    if (sample := late_sample(bound.plan)) is not None:
+        binder.refuse(
+            sample,
+            "KEPT chooses among the rows of one stream",
+            "one over a join, a group or a window by number",
+            "choose first: FROM ISTREAM(SELECT * FROM readings WHERE KEPT(0.3)) [...]",
+        )
     return Query(bound.plan, tuple(unique_names(bound.fields)))
 
 

@@ -20,6 +20,7 @@ from penstock.cql.plan import (
     Windowed,
     WindowKind,
 )
+from penstock.cql.types import KEPT
 
 Way = frozenset[tuple[int, str]]
 """By leaf, the column whose equal values must meet."""
@@ -32,6 +33,13 @@ def lowered(plan: Plan) -> Plan:
     number count tuples: what is above them stays there.
     """
     plan = with_inputs(plan, [lowered(each) for each in plan.inputs])
+    if (
+        isinstance(plan, ToStream)
+        and plan.kind == "ISTREAM"
+        and isinstance(plan.input, Windowed)
+        and plan.input.window.kind is WindowKind.UNBOUNDED
+    ):
+        return plan.input.input  # what comes into a relation that nothing leaves: the stream itself
     if isinstance(plan, Filter | Map) and isinstance(plan.input, Windowed) and plan.input.window.by_time:
         window = plan.input
         return replace(window, columns=plan.columns, input=lowered(replace(plan, input=window.input)))
@@ -58,12 +66,10 @@ def stream_of(leaf: Plan) -> str:
 
 
 def is_known_at_once(plan: Plan) -> bool:
-    """Whether a plan that was lowered is one window by time over a stream's rows: when a tuple comes it is
-    known when it goes, so nothing is kept."""
-    if isinstance(plan, ToStream) and plan.kind == "ISTREAM":
-        plan = plan.input
-        if not (isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED):
-            return False  # equal tuples that come and go at once are no news, so they must meet
+    """Whether a plan that was lowered is a stream's rows, or one window by time over them: when a tuple comes
+    it is known when it goes, so nothing is kept."""
+    if leaves_of(plan) == [plan]:
+        return True
     return isinstance(plan, Windowed) and plan.window.by_time and leaves_of(plan) == [plan.input]
 
 
@@ -119,3 +125,22 @@ def _joined(plan: Join, below: Sequence[Mapping[str, Way]]) -> Iterator[tuple[st
             way = below[0][left] | below[1][right]
             yield left, way
             yield right, way
+
+
+def late_sample(plan: Plan) -> exp.Expr | None:
+    """A KEPT that is not about the rows of one stream: above a join, or something that keeps state."""
+    plan = lowered(plan)
+    below = {id(each) for leaf in leaves_of(plan) for each in leaf.walk()}
+    above = (node for each in plan.walk() if id(each) not in below for node in _expressions(each))
+    return next((call for node in above for call in _samples(node)), None)
+
+
+def _expressions(plan: Plan) -> list[exp.Expr]:
+    if isinstance(plan, Map):
+        return list(plan.items)
+    condition = plan.condition if isinstance(plan, Filter | Join) else None
+    return [] if condition is None else [condition]
+
+
+def _samples(node: exp.Expr) -> Iterator[exp.Expr]:
+    return (call for call in node.find_all(exp.Anonymous) if str(call.this).upper() == KEPT)

@@ -16,6 +16,9 @@ _CHAR = re.compile(r"(?:char|varchar)\(\d+\)|char|varchar|byte")
 _STREAM_NAMES = {"int": "bigint", "integer": "bigint", "float": "double", "real": "double"}
 """CQL's own types are as wide as sums of them need."""
 
+KEPT = "KEPT"
+"""The function that keeps a part of a stream's tuples, or of its windows, at random."""
+
 AGGREGATES = ("COUNT", "SUM", "AVG", "MIN", "MAX", "STDDEV", "COV", "TOP")
 
 Words = Callable[[exp.Expr], str]
@@ -74,10 +77,13 @@ class Typing:
         for kinds, rule in _RULES:
             if isinstance(node, kinds):
                 return rule(self, node)
-        raise self._refuse(
+        raise self._unknown(node)
+
+    def _unknown(self, node: exp.Expr) -> Exception:
+        return self._refuse(
             node,
             "an expression has columns, numbers, texts, + - * / %, comparisons, AND, OR, NOT, IN, BETWEEN, "
-            "LIKE, IS NULL, CASE, COALESCE, ABS, ROUND, FLOOR, CEIL, LOWER, UPPER and LENGTH",
+            "LIKE, IS NULL, CASE, COALESCE, ABS, ROUND, FLOOR, CEIL, LOWER, UPPER, LENGTH and KEPT",
             self._words(node),
             "write it with these, or compute it in the stream's source",
         )
@@ -218,6 +224,23 @@ class Typing:
     def _coalesce(self, node: exp.Expr) -> str:
         return self._one_of(node, [node.this, *node.expressions])
 
+    def _called(self, node: exp.Expr) -> str:
+        """KEPT(fraction) and KEPT(fraction, seconds), the only functions that SQL has not."""
+        if str(node.this).upper() != KEPT:
+            raise self._unknown(node)
+        numbers = [number_in(each) for each in node.expressions]
+        fraction = numbers[0] if numbers else None
+        if len(numbers) not in (1, 2) or fraction is None or not 0 <= fraction <= 1 or None in numbers[1:]:
+            raise self._refuse(
+                node,
+                "KEPT has the fraction of tuples that are kept, and a window's seconds if whole ones are",
+                self._words(node),
+                "KEPT(0.3), or KEPT(0.3, 60)",
+            )
+        if len(numbers) == 2 and not numbers[1]:
+            raise self._refuse(node, "a window is longer than 0", self._words(node), "KEPT(0.3, 60)")
+        return "BOOLEAN"
+
     def _rounded(self, node: exp.Expr) -> str:
         found = self._number(node.this)
         return found if isinstance(node, (exp.Abs, exp.Round)) else "BIGINT"
@@ -243,7 +266,13 @@ _RULES: list[tuple[tuple[type, ...], Callable[[Typing, exp.Expr], str]]] = [
     ((exp.Abs, exp.Round, exp.Floor, exp.Ceil), Typing._rounded),
     ((exp.Lower, exp.Upper), Typing._changed_text),
     ((exp.Length,), Typing._length),
+    ((exp.Anonymous,), Typing._called),
 ]
+
+
+def number_in(node: exp.Expr) -> float | None:
+    """The value of a number as it is written; `None` for anything else, also with a minus."""
+    return float(node.name) if isinstance(node, exp.Literal) and not node.is_string else None
 
 
 def aggregate_type(function: str, arguments: list[str]) -> str:

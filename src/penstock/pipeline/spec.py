@@ -23,8 +23,9 @@ from penstock.cql.windowing import streams_read
 from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.log.writer import Fsync
+from penstock.pipeline.boxes import Box, boxes_text, place_in_boxes
 from penstock.pipeline.columns import arrow_schema, parse_type
-from penstock.pipeline.cql import Answers, answers_of, continuous
+from penstock.pipeline.cql import Answers, Continuous, answers_of, continuous
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -40,7 +41,7 @@ from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_n
 __all__ = ["PipelineConfig", "QueryConfig", "SparkConfig", "StreamConfig", "sink_guarantee"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-QUERY_KEYS = ("sql", "function", "cql", "cql_file")
+QUERY_KEYS = ("sql", "function", "cql", "cql_file", "boxes")
 """What a query computes is told by one of them."""
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -166,6 +167,18 @@ def _refuse_trigger(raw: Any) -> Any:
     return raw
 
 
+def _sql_name(name: str) -> str:
+    if not _SQL_NAME.fullmatch(name):
+        raise refused(
+            "must have a name of letters, digits and _", repr(name), "as SQL needs it, e.g. my_readings"
+        )
+    return name
+
+
+SqlName = Annotated[str, AfterValidator(_sql_name)]
+"""Of streams and queries: views, and tables of memory sinks."""
+
+
 class QueryConfig(Part):
     """One query: its class, what it computes, and where results go."""
 
@@ -174,6 +187,9 @@ class QueryConfig(Part):
     function: str | None = Field(None, description="module:function that returns a DataFrame")
     cql: str | None = Field(None, description="a continuous query, SELECT ... FROM readings [RANGE 1 MIN]")
     cql_file: Place | None = Field(None, description="the same in a file, e.g. queries/boilers.cql")
+    boxes: dict[SqlName, Box] | None = Field(
+        None, min_length=1, description="{warm: {filter: celsius > 30, from: readings}}"
+    )
     answers: Answers | None = Field(
         None, description="of cql: windows (each one's result once) or relation (the exact answer as changes)"
     )
@@ -226,33 +242,23 @@ class QueryConfig(Part):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it is written in CQL."""
-        return self.cql is not None or self.cql_file is not None
+        """Whether it is written in CQL, or as boxes."""
+        return self.kind not in ("sql", "function")
 
-    def continuous_text(self) -> str:
+    def continuous_text(self, streams: Mapping[str, StreamConfig]) -> str:
         """What it is in CQL.
 
         Raises:
-            CqlError: Its file cannot be read.
+            CqlError: Its file cannot be read, or its boxes are no graph.
         """
+        if self.boxes is not None:
+            return boxes_text(self.boxes, streams)
         if self.cql_file is None:
             return self.cql or ""
         try:
             return Path(self.cql_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CqlError("a file of CQL is there, in UTF-8", f"{error}", "name another file") from None
-
-
-def _sql_name(name: str) -> str:
-    if not _SQL_NAME.fullmatch(name):
-        raise refused(
-            "must have a name of letters, digits and _", repr(name), "as SQL needs it, e.g. my_readings"
-        )
-    return name
-
-
-SqlName = Annotated[str, AfterValidator(_sql_name)]
-"""Of streams and queries: views, and tables of memory sinks."""
 
 
 class SparkConfig(Part):
@@ -334,11 +340,11 @@ class PipelineConfig(FlowConfig):
     def _check_streams(self, name: str, query: QueryConfig) -> None:
         if query.is_continuous:
             try:
-                answers_of(continuous(query.continuous_text(), self.streams), query.answers)
+                answers_of(self.continuous(name), query.answers)
             except CqlError as error:
-                raise refused(
-                    f"{error.where} {error.rule}".strip(), error.got, error.hint, "queries", name, query.kind
-                ) from None
+                where = error.where if query.boxes is None else place_in_boxes(error)
+                rule = f"{where} {error.rule}".strip()
+                raise refused(rule, error.got, error.hint, "queries", name, query.kind) from None
         for stream in query.streams:
             if stream not in self.streams:
                 raise unknown_name(stream, self.streams, "queries", name, "streams")
@@ -390,9 +396,13 @@ class PipelineConfig(FlowConfig):
         """The streams a query reads: those it lists, else those its SQL or CQL names."""
         config = self.queries[query]
         if config.is_continuous:
-            read = streams_read(continuous(config.continuous_text(), self.streams).query.plan)
+            read = streams_read(self.continuous(query).query.plan)
             return tuple(name for name in self.streams if name in read)
         return config.streams or streams_in(config.sql or "", self.streams)
+
+    def continuous(self, query: str) -> Continuous:
+        """What a query in CQL, or of boxes, means."""
+        return continuous(self.queries[query].continuous_text(self.streams), self.streams)
 
     def checkpoint_of(self, query: str, run: Path) -> str:
         """Where a query's checkpoint lies: as it says, as the pipeline says, or in the run directory."""

@@ -21,7 +21,7 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
 from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
-from penstock.pipeline.cql import answers_of, continuous
+from penstock.pipeline.cql import answers_of
 from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
@@ -153,7 +153,7 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
     query = config.queries[name]
     with _told(f"queries.{name}.{query.kind} gives a result"):
         if query.is_continuous:
-            result = _continuous(flow, config, name, query.continuous_text())
+            result = _continuous(flow, config, name)
         else:
             streams = _read_streams(flow, config, name)
             if function is None:
@@ -199,9 +199,9 @@ def _check_files(name: str, path: Path, checkpoint: Path) -> None:
         )
 
 
-def _continuous(flow: Flow, config: PipelineConfig, name: str, text: str) -> DataFrame:
+def _continuous(flow: Flow, config: PipelineConfig, name: str) -> DataFrame:
     """A query in CQL: every leaf of its plan has a reader of its own, and all of them one cut."""
-    meant, cls = continuous(text, config.streams), config.queries[name].cls
+    meant, cls = config.continuous(name), config.queries[name].cls
     readers = flow.query(name, cls)
 
     def feed(stream: str) -> Feed:

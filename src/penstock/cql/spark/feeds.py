@@ -11,9 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from penstock.cql.engine.run import ORDER
 from penstock.cql.plan import Filter, Map, Plan, Scan
 from penstock.cql.spark.members import Members, after_watermark
-
-TIME = "_time"
-"""The column with a tuple's instant, which has the watermark."""
+from penstock.cql.spark.text import TIME
 
 
 @dataclass(frozen=True, slots=True)

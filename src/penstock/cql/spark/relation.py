@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.engine.run import ORDER, Engine
 from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by
-from penstock.cql.plan import Column, Plan, Query, ToStream, Windowed, WindowKind
+from penstock.cql.plan import Column, Plan, Query, Window, Windowed, WindowKind
 from penstock.cql.spark.carry import (
     BUCKET,
     LEAF,
@@ -30,8 +30,9 @@ from penstock.cql.spark.carry import (
     sent,
     unpacked,
 )
-from penstock.cql.spark.feeds import TIME, Feeds, leaf_rows
+from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import Members
+from penstock.cql.spark.text import TIME
 
 STATE = "tables BINARY"
 Step = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
@@ -58,10 +59,9 @@ def changes_of(query: Query, feeds: Feeds, buckets: int) -> DataFrame:
 
 
 def _known_at_once(plan: Plan, feeds: Feeds) -> DataFrame:
-    """Changes of a plan that is one window by time."""
-    if isinstance(plan, ToStream):  # of an unbounded window: its tuples
-        plan = plan.input
-    assert isinstance(plan, Windowed)
+    """Changes of a plan that is a stream's rows, or one window by time over them."""
+    if not isinstance(plan, Windowed):  # a stream: its elements come and stay
+        plan = Windowed(plan.columns, plan, Window(WindowKind.UNBOUNDED))
     rows = leaf_rows(plan.input, feeds, Members())
     window, t = plan.window, f"unix_micros({TIME})"
     comes, goes = t, f"{t} + {window.size}L"

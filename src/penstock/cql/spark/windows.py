@@ -26,9 +26,9 @@ from penstock.cql.plan import (
     UnionAll,
     Windowed,
 )
-from penstock.cql.spark.feeds import TIME, Feeds, leaf_rows
+from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import QUERY, Members
-from penstock.cql.spark.text import spark_sql
+from penstock.cql.spark.text import TIME, spark_sql
 from penstock.cql.windowing import closing_windows
 
 WINDOW, START, END = "_window", "window_start", "window_end"
