@@ -74,3 +74,19 @@ def test_queries_run_over_files_and_print_their_answers(tmp_path: Path) -> None:
         (2, -1),
         (1, 1),
     ]
+
+
+def test_explain_shows_spark_s_plan_and_which_queries_are_computed_together(tmp_path: Path) -> None:
+    (tmp_path / "q.cql").write_text(
+        "REGISTER STREAM readings (device int, value float);"
+        "SELECT avg(value) FROM readings [RANGE 1 MIN SLIDE 1 MIN] WHERE device = 1;"
+        "SELECT avg(value) FROM readings [RANGE 1 MIN SLIDE 1 MIN] WHERE device = 2;"
+        "SELECT device, value FROM readings [ROWS 1];"
+    )
+    done = penstock("explain", str(tmp_path / "q.cql"), "--spark", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    by_window, _, by_tuple = told["queries"]
+    assert "StateStoreSave" in by_window["spark"]
+    assert "FlatMapGroupsInPandasWithState" in by_tuple["spark"]
+    assert told["families"] == [{"1": [1], "2": [2]}]

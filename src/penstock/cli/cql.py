@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.cql_conformance import conformance_command
-from penstock.cli.cql_run import check_mode, run_command
+from penstock.cli.cql_run import check_mode, run_command, spark_plans
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.simulate import output_console
 from penstock.cql.check import advice_on
@@ -84,19 +84,28 @@ def check_command(
 
 
 @cql_app.command("explain", epilog=EPILOG)
-def explain_command(file: QueryFile, json: Json = None, force: Force = False) -> None:
+def explain_command(
+    file: QueryFile,
+    spark: Annotated[bool, typer.Option("--spark", help="Also Spark's physical plan; starts Spark.")] = False,
+    json: Json = None,
+    force: Force = False,
+) -> None:
     """Show what each query of a file does: its operators, from the answer down to its streams, how Spark runs
     it, and which queries are computed together."""
     claim_output(json, force)
     program = read_file(file)
     console = output_console(json)
     found = []
+    plans = spark_plans(program) if spark else []
     for number, written in enumerate(program.queries, 1):
         mode = default_mode(written.query.plan)
         runs = running_lines(written.query, program.catalog, mode)
         lines = plan_lines(written.query, program.catalog)
         found.append(_as_json(written) | {"plan": lines, "answers": mode, "runs": runs})
         lines += runs
+        if plans:
+            lines += plans[number - 1].splitlines()
+            found[-1]["spark"] = plans[number - 1]
         console.print(f"query {number}: {escape(written.text)}", highlight=False, soft_wrap=True)
         for line in lines:
             console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)

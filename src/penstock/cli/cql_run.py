@@ -15,7 +15,7 @@ from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.simulate import output_console
 from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.files import read_file
-from penstock.cql.program import tuples_read
+from penstock.cql.program import Program, tuples_read
 from penstock.cql.windowing import closing_windows, default_mode
 from penstock.errors import MissingExtraError, UnknownNameError
 
@@ -86,6 +86,23 @@ def run_command(
     if json is not None:
         as_json = [{"query": w.text, "answers": mode, "rows": _json_rows(a)} for w, mode, a in found]
         write_json(json, {"file": str(file), "queries": as_json})
+
+
+def spark_plans(program: Program) -> list[str]:
+    """Spark's physical plan of each query."""
+    try:
+        from penstock.cql.spark.bounded import bounded
+        from penstock.spark.session import session
+    except ImportError as error:
+        raise MissingExtraError("penstock cql explain --spark", error.name or "pyspark", "spark") from None
+    spark, found = session(app="penstock cql", log_level="FATAL"), []
+    try:
+        for written in program.queries:
+            with bounded(spark, tuples_read(program, written.query, None)) as streams:
+                found.append(streams.plan(written.query, default_mode(written.query.plan)))
+    finally:
+        spark.stop()
+    return found
 
 
 def check_mode(answers: str | None) -> None:

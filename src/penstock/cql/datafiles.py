@@ -73,6 +73,12 @@ def tuples_of(stream: StreamDef, folder: Path) -> pa.Table:
     return _in_time(_read_table(path, stream), stream, path)
 
 
+def no_tuples(stream: StreamDef) -> pa.Table:
+    """The columns of `tuples_of`, without a row."""
+    columns = [(name, arrow_type(kind)) for name, kind in stream.columns.items()]
+    return pa.schema([(INSTANT_COLUMN, pa.int64()), *columns]).empty_table()
+
+
 def _read_table(path: Path, stream: StreamDef) -> pa.Table:
     if stream.timestamp is None:
         raise InvalidInputError(

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from penstock.cql.bind import bind, register
 from penstock.cql.catalog import Catalog, StreamDef
-from penstock.cql.datafiles import tuples_of
+from penstock.cql.datafiles import no_tuples, tuples_of
 from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
 from penstock.cql.expressions import place_of
@@ -78,11 +78,11 @@ def _named(statement: Register, program: Program, text: str, tick_us: int) -> Wr
     return Written(query, bind(query, program.catalog, text, tick_us), name)
 
 
-def tuples_read(program: Program, query: Query, folder: Path) -> dict[str, pa.Table]:
-    """By stream that a query reads, the tuples of its file in a folder; see `tuples_of`."""
+def tuples_read(program: Program, query: Query, folder: Path | None) -> dict[str, pa.Table]:
+    """By stream that a query reads, the tuples of its file in a folder, see `tuples_of`; none without one."""
     found = {}
     for name in sorted(streams_read(query.plan)):
         stream = program.catalog.get(name)
         assert isinstance(stream, StreamDef)
-        found[name] = tuples_of(stream, folder)
+        found[name] = no_tuples(stream) if folder is None else tuples_of(stream, folder)
     return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -47,15 +48,28 @@ class Bounded:
     feeds: Mapping[str, Feed]
     partitions: int
 
+    def frame(self, query: Query, mode: str) -> DataFrame:
+        """A query's answer as a streaming DataFrame: `windows` or `relation`."""
+        if mode == "windows":
+            return windows_of(query, self.feeds.__getitem__)
+        return changes_of(query, self.feeds.__getitem__, self.partitions)
+
+    def plan(self, query: Query, mode: str) -> str:
+        """Spark's physical plan of a query."""
+        shown = io.StringIO()
+        with self._settings(), redirect_stdout(shown):
+            self.frame(query, mode).explain()
+        return shown.getvalue().strip()
+
     def changes(self, query: Query) -> tuple[pa.Table, int]:
         """A query's changes until the streams' end, and how many micro-batches it took."""
         with self._settings():
-            return self._run(changes_of(query, self.feeds.__getitem__, self.partitions))
+            return self._run(self.frame(query, "relation"))
 
     def windows(self, query: Query) -> tuple[pa.Table, int]:
         """A query's results of the windows that have closed by then."""
         with self._settings():
-            return self._run(windows_of(query, self.feeds.__getitem__))
+            return self._run(self.frame(query, "windows"))
 
     def family(self, family: Family) -> tuple[pa.Table, int]:
         """The same of all queries of a family."""
