@@ -90,8 +90,8 @@ def _say_costs(run: BenchRun, costs: Costs) -> None:
 def _config(costs: Costs, case: str) -> dict[str, Any]:
     targets = costs.targets_s()
     if case == "common":
-        # one manager for all keeps the strictest target, or class 1 misses its own; the paper's, as it decides
-        # once for all queries, where Deadline decides with each grant
+        # one manager for all keeps the strictest target, or class 1 misses its own. The paper's decides once
+        # for all queries, where Deadline decides with each grant
         return {"classes": {"all": {"target": min(targets.values()), "manager": "aloma"}}}
     classes = {cls: {"target": targets[cls], "priority": weight} for cls, weight in PRIORITIES.items()}
     fixed = {"policy": "cqc", "batches": "eager"}

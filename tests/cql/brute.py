@@ -75,7 +75,13 @@ class Brute:
         if isinstance(plan, UnionAll):
             both = self.stream(plan.left, now) + self.stream(plan.right, now)
             return sorted(both, key=lambda element: (element[0], order(element[1])))
+        if isinstance(plan, Filter | Map):
+            return [
+                (at, row) for at, each in self.stream(plan.input, now) for row in self._changed(plan, [each])
+            ]
         assert isinstance(plan, ToStream)
+        if plan.kind == "ISTREAM" and (passed := self._passed(plan.input, now)) is not None:
+            return passed
         elements: list[Element] = []
         for at in range(now + 1):
             here, before = Counter(self.relation(plan.input, at)), Counter(self.relation(plan.input, at - 1))
@@ -87,6 +93,22 @@ class Brute:
                 rows = here.elements() if here != before else Counter[Row]().elements()
             elements += [(at, row) for row in sorted(rows, key=order)]
         return elements
+
+    def _passed(self, plan: Plan, now: int) -> list[Element] | None:
+        """What comes into a relation that has all tuples of a stream, each dropped or changed by itself: the
+        stream's own order stays. `None` for other relations."""
+        if isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED:
+            return self.stream(plan.input, now)
+        if not isinstance(plan, Filter | Map) or (below := self._passed(plan.input, now)) is None:
+            return None
+        return [(at, row) for at, each in below for row in self._changed(plan, [each])]
+
+    @staticmethod
+    def _changed(plan: Filter | Map, rows: Sequence[Row]) -> list[Row]:
+        """Rows that a condition keeps, or what expressions make of them."""
+        if isinstance(plan, Filter):
+            return [row for row in rows if value(plan.condition, named(plan.input, row)) is True]
+        return [tuple(value(item, named(plan.input, row)) for item in plan.items) for row in rows]
 
     # -- relations ------------------------------------------------------------------------------
 
@@ -102,12 +124,8 @@ class Brute:
     def _relation(self, plan: Plan, now: int) -> list[Row]:
         if isinstance(plan, Windowed):
             return self._windowed(plan, now)
-        if isinstance(plan, Filter):
-            rows = self.relation(plan.input, now)
-            return [row for row in rows if value(plan.condition, named(plan.input, row)) is True]
-        if isinstance(plan, Map):
-            rows = self.relation(plan.input, now)
-            return [tuple(value(item, named(plan.input, row)) for item in plan.items) for row in rows]
+        if isinstance(plan, Filter | Map):
+            return self._changed(plan, self.relation(plan.input, now))
         if isinstance(plan, Join):
             return self._joined(plan, now)
         if isinstance(plan, Aggregate):
@@ -246,6 +264,7 @@ OPERATIONS: dict[type, Any] = {
     exp.Add: lambda a, b: a + b,
     exp.Sub: lambda a, b: a - b,
     exp.Mul: lambda a, b: a * b,
+    exp.Round: lambda a: math.copysign(math.floor(abs(a) + 0.5), a),
     exp.Div: lambda a, b: None if b == 0 else a / b,
     exp.Mod: lambda a, b: None if b == 0 else _modulo(a, b),
     exp.EQ: lambda a, b: a == b,

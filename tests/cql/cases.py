@@ -60,6 +60,11 @@ QUERIES = [
     "SELECT a.l, b.n FROM T [ROWS 1] a, (SELECT l, count(*) AS n FROM T [ROWS 5] GROUP BY l) b "
     "WHERE a.l = b.l",
     "SELECT count(t.m) FROM T [RANGE 1 SEC] HAVING t.m >= 2",
+    "SELECT * FROM ISTREAM(SELECT l FROM T WHERE m > 1) [ROWS 1]",
+    "SELECT sum(m) FROM (ISTREAM(SELECT * FROM T) UNION ALL ISTREAM(SELECT l, m FROM U WHERE l > 0)) "
+    "[ROWS 3]",
+    "RSTREAM(SELECT l, sum(m) FROM T GROUP BY l)",
+    "SELECT m / l / 2, (l % 2) / l, round(m) FROM T [NOW]",
     "SELECT CASE WHEN m > 1 THEN 'hot' ELSE d END, l % 2, m / l, coalesce(m, 0.0) FROM S [ROWS 2] "
     "WHERE m IS NOT NULL AND l IN (0, 1, 2)",
 ]

@@ -14,6 +14,7 @@ from tests.cql.cases import QUERIES, by_instant, expected, meant
 
 from penstock.cql.engine.bag import Changes
 from penstock.cql.engine.run import ORDER, Engine, schema_of
+from penstock.cql.lower import lowered
 from penstock.cql.plan import Query, Scan
 
 
@@ -28,11 +29,12 @@ def table_of(scan: Scan, elements: list[tuple[int, Element]]) -> Changes:
 
 def stepped(query: Query, streams: dict[str, list[Element]], cuts: list[int], until: int) -> Changes:
     """Runs a query in steps that end at these instants; each step is run by an engine that was restored."""
-    scans = [each for each in query.plan.walk() if isinstance(each, Scan)]
-    parts, kept = [], Engine(query.plan, scans).save()
+    plan = lowered(query.plan)
+    scans = [each for each in plan.walk() if isinstance(each, Scan)]
+    parts, kept = [], Engine(plan, scans).save()
     fed = [0] * len(scans)
     for cut in [*sorted(set(cuts)), until + 1]:
-        engine = Engine(query.plan, scans)
+        engine = Engine(plan, scans)
         engine.load(kept)
         inputs = []
         for i, scan in enumerate(scans):

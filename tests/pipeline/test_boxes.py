@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.pipeline.test_refusals import changed
+from tests.pipeline.test_refusals import READINGS, changed
 
+from penstock.cql.catalog import Catalog, StreamDef
+from penstock.cql.explain import Words
 from penstock.cql.lower import lowered
+from penstock.cql.plan import Map, Plan
 from penstock.errors import InvalidInputError
 from penstock.pipeline.cql import continuous
 from penstock.pipeline.load import load_pipeline
@@ -68,20 +71,23 @@ def test_boxes_mean_what_their_cql_means(boxes: dict[str, Any], cql: str) -> Non
     config = pipeline(boxes)
     found, expected = config.continuous("more").query, continuous(cql, config.streams).query
     assert found.names == expected.names
-    assert _operators(lowered(found.plan)) == _operators(lowered(expected.plan))
+    assert operators(found.plan) == operators(expected.plan)
 
 
-def _operators(plan: Any) -> list[Any]:
-    """The operators from the top, without selects of all columns, and without the columns' numbers."""
-    shown = []
-    for each in plan.walk():
-        items = getattr(each, "items", None)
-        if items is not None and [item.name for item in items] == [c.name for c in each.inputs[0].columns]:
-            continue
-        condition = getattr(each, "condition", None)
-        kinds = [column.type for column in each.columns]
-        shown.append((type(each).__name__, kinds, type(condition).__name__, getattr(each, "window", None)))
-    return shown
+def operators(plan: Plan) -> list[str]:
+    """The operators of a lowered plan in words, from the top, without selects of all columns as they are."""
+    streams = (("readings", READINGS["schema"]), ("hot", {"device": "long"}))
+    catalog = Catalog()
+    for name, columns in streams:
+        catalog.add(StreamDef(name, dict(columns)))
+    words, plan = Words(catalog), lowered(plan)
+    words.learn(plan)
+
+    def changes_nothing(each: Plan) -> bool:
+        labels = [words.column(column.name) for column in each.inputs[0].columns] if each.inputs else []
+        return isinstance(each, Map) and [words.text(item) for item in each.items] == labels
+
+    return [words.of(each) for each in plan.walk() if not changes_nothing(each)]
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
         ),
         (
             {"cql": FAMILY, "answers": "relation"},
-            "queries.find.cql queries that are computed together .*; got answers: relation",
+            "queries.find.cql queries with names are computed together.*; got answers: relation",
         ),
         (
             {"cql": FAMILY.replace("RANGE 1 MIN", "ROWS 2")},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
 
 from penstock.cli.cql_conformance import conformance_command
-from penstock.cli.cql_run import check_mode, run_command, spark_plans
+from penstock.cli.cql_run import check_answers, run_command, spark_plans
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.simulate import output_console
 from penstock.cql.check import advice_on
@@ -18,7 +18,7 @@ from penstock.cql.explain import plan_lines, running_lines
 from penstock.cql.families import Family, families_of
 from penstock.cql.files import read_file
 from penstock.cql.program import Program, Written
-from penstock.cql.windowing import closing_windows, default_mode
+from penstock.cql.windowing import Mode, check_mode, default_mode
 
 cql_app = typer.Typer(
     help="Continuous queries in CQL: check, explain and run them.",
@@ -61,13 +61,12 @@ def check_command(
 ) -> None:
     """Say whether the queries of a file are right, and what each keeps for ever."""
     claim_output(json, force)
-    check_mode(answers)
+    check_answers(answers)
     program = read_file(file)
     console = output_console(json)
     found = []
     for number, written in enumerate(program.queries, 1):
-        if answers == "windows":
-            closing_windows(written.query.plan)
+        check_mode(written.query, cast("Mode", answers) or default_mode(written.query.plan))
         advice = list(advice_on(written.query.plan))
         found.append(_as_json(written) | {"advice": [{"says": a.says, "hint": a.hint} for a in advice]})
         console.print(f"query {number}: {escape(written.text)}", highlight=False, soft_wrap=True)

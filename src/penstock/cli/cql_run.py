@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -16,7 +17,7 @@ from penstock.cli.simulate import output_console
 from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.files import read_file
 from penstock.cql.program import Program, tuples_read
-from penstock.cql.windowing import closing_windows, default_mode
+from penstock.cql.windowing import Mode, check_mode, default_mode
 from penstock.errors import MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -50,13 +51,12 @@ def run_command(
     streams that do not end: cql: of a query, see penstock run.
     """
     claim_output(json, force)
-    check_mode(answers)
+    check_answers(answers)
     program, folder = read_file(file), file.absolute().parent
     todo = []
     for written in program.queries:  # all that can be wrong is said before Spark starts
-        mode = answers or default_mode(written.query.plan)
-        if mode == "windows":
-            closing_windows(written.query.plan)
+        mode = cast("Mode", answers) or default_mode(written.query.plan)
+        check_mode(written.query, mode)
         todo.append((written, mode, tuples_read(program, written.query, folder)))
     try:
         from penstock.cql.spark.bounded import bounded
@@ -105,7 +105,7 @@ def spark_plans(program: Program) -> list[str]:
     return found
 
 
-def check_mode(answers: str | None) -> None:
+def check_answers(answers: str | None) -> None:
     """Refuses a way to give answers that there is not."""
     if answers is not None and answers not in MODES:
         raise UnknownNameError("--answers", answers, MODES)
@@ -127,7 +127,19 @@ def _shown(value: Any) -> str:
 
 
 def _json_rows(answer: pa.Table) -> list[dict[str, Any]]:
-    return [
-        {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in row.items()}
-        for row in answer.to_pylist()
-    ]
+    return [{name: _json_value(value) for name, value in row.items()} for row in answer.to_pylist()]
+
+
+def _json_value(value: Any) -> Any:
+    """As JSON has it: times and decimals as texts, bytes in hexadecimal, and what is no number as null."""
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, bool | int | str) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)

@@ -41,7 +41,7 @@ from penstock.cql.plan import (
     WindowKind,
 )
 from penstock.cql.scope import Bound, Field, unique_names
-from penstock.cql.types import Typing, registered_type
+from penstock.cql.types import Typing, is_numeric, registered_type
 from penstock.errors import InvalidInputError
 
 TUPLE = "t"
@@ -157,7 +157,20 @@ class Binder:
                 timestamp, "TIMESTAMP BY has one of the stream's columns", repr(timestamp.name), "add it"
             )
         name, data = statement.this.name, statement.args.get("data")
-        return StreamDef(name, columns, data, None if timestamp is None else timestamp.name)
+        time = None if timestamp is None else next(c for c in columns if c.lower() == timestamp.name.lower())
+        if (
+            timestamp is not None
+            and time is not None
+            and columns[time] != "TIMESTAMP"
+            and not is_numeric(columns[time])
+        ):
+            self.refuse(
+                timestamp,
+                "TIMESTAMP BY has times, or numbers of seconds",
+                f"{time} of type {columns[time]}",
+                f"{time} timestamp",
+            )
+        return StreamDef(name, columns, data, time)
 
     # -- queries --------------------------------------------------------------------------------
 

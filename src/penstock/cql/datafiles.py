@@ -107,7 +107,7 @@ def _in_time(table: pa.Table, stream: StreamDef, path: Path) -> pa.Table:
     if pa.types.is_timestamp(at.type):
         instants = at.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     else:
-        instants = pc.multiply(at.cast(pa.float64()), float(UNIT_US)).cast(pa.int64(), safe=False)
+        instants = pc.round(pc.multiply(at.cast(pa.float64()), float(UNIT_US))).cast(pa.int64(), safe=False)
     stamped = table.add_column(0, INSTANT_COLUMN, instants)
     return stamped.take(pc.sort_indices(instants))
 
@@ -175,7 +175,11 @@ def read_answer(path: Path, types: Sequence[str]) -> Counter[Element]:
                     text,
                     "[1]:+:7, 2.5, abcd",
                 )
-            made = tuple(kind(value) for kind, value in zip(kinds, values, strict=True))
+            try:
+                made = tuple(kind(value) for kind, value in zip(kinds, values, strict=True))
+            except ValueError:
+                rule = f"line {number} of {path} has values of the types {', '.join(types)}"
+                raise InvalidInputError(rule, text, "as the query gives them") from None
             found[int(match[1]), match[2], made] += 1
     return found
 

@@ -478,7 +478,7 @@ def parse(text: str) -> list[exp.Expr]:
     dialect = Dialect.get_or_raise(Cql)
     try:
         tokens = dialect.tokenize(text)
-        parser = dialect.parser(error_level=ErrorLevel.IMMEDIATE)
+        parser = dialect.parser(error_level=ErrorLevel.IMMEDIATE, error_message_context=len(text))
         return [statement for statement in parser.parse(tokens, text) if statement is not None]
     except TokenError as error:
         raise CqlError("quotes and comments are closed", str(error), "look for a ' or /*", text) from error

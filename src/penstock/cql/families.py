@@ -85,12 +85,23 @@ def _shaped(plan: Plan, taken: list[tuple[str, Value]]) -> Plan:
 def _with_parameters(node: exp.Expr, taken: list[tuple[str, Value]]) -> exp.Expr:
     def replaced(inner: exp.Expr) -> exp.Expr:
         constant = _constant(inner)
-        if constant is None or inner.arg_key == "decimals":  # of ROUND: Spark wants a constant there
+        if constant is None or _stays(inner):
             return inner
         taken.append(constant)
         return exp.Column(this=exp.Identifier(this=f"{PARAMETER}{len(taken) - 1}", quoted=True))
 
     return node.transform(replaced, copy=True)
+
+
+def _stays(node: exp.Expr) -> bool:
+    """Whether Spark wants a constant there: digits of ROUND, and what is behind IS."""
+    inside: exp.Expr | None = node
+    while inside is not None:
+        behind_is = isinstance(inside.parent, exp.Is) and inside.arg_key == "expression"
+        if behind_is or inside.arg_key == "decimals":
+            return True
+        inside = inside.parent
+    return False
 
 
 def _constant(node: exp.Expr) -> tuple[str, Value] | None:

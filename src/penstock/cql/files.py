@@ -8,8 +8,12 @@ from penstock.cql.program import Program, read_program
 from penstock.errors import InvalidInputError
 
 
-def read_file(file: Path) -> Program:
+def read_file(file: Path, tick_us: int = 1) -> Program:
     """What a file registers, and its queries: one at least.
+
+    Args:
+        file: Which.
+        tick_us: How far apart instants are.
 
     Raises:
         CqlError: A statement is not CQL, or means nothing.
@@ -19,7 +23,7 @@ def read_file(file: Path) -> Program:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInputError("a CQL file is UTF-8 text", file, "save it as UTF-8") from error
-    program = read_program(text, file=str(file))
+    program = read_program(text, file=str(file), tick_us=tick_us)
     if not program.queries:
         raise InvalidInputError("a CQL file has at least one query", file, "SELECT * FROM readings [ROWS 1];")
     return program

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.errors import CqlError
 from penstock.cql.explain import window_words
-from penstock.cql.plan import Plan, Scan, ToStream, Windowed, WindowKind
+from penstock.cql.lower import lowered
+from penstock.cql.plan import Plan, Query, Scan, ToStream, Windowed, WindowKind
 
+Mode = Literal["windows", "relation"]
+"""How answers are given: each window's result once, or the exact relation as changes."""
+QUERY = "query"
+"""The column with the name of the query of a family that a row is for."""
+WINDOW_COLUMNS, CHANGE_COLUMNS = ("window_start", "window_end"), (INSTANT, SIGN)
+"""What stands beside the columns of an answer."""
 RELATION_HINT = "run it in relation mode, which gives the exact answer as changes"
 
 
 def closing_windows(plan: Plan) -> Plan:
-    """The part of a plan that is computed window by window: without the RSTREAM or ISTREAM around it.
+    """The part of a plan that is computed window by window: lowered, without RSTREAM or ISTREAM around it.
 
     Each window's result is a relation that is given once, which is what RSTREAM at the windows' ends gives.
 
     Raises:
         CqlError: A window does not close, or windows are not all alike, or a stream of results is windowed.
     """
+    plan = lowered(plan)
     if isinstance(plan, ToStream):
         if plan.kind == "DSTREAM":
             raise CqlError(
@@ -40,6 +51,12 @@ def closing_windows(plan: Plan) -> Plan:
                 f"[{window_words(each.window)}]",
                 f"give it a range, or {RELATION_HINT}",
             )
+        if (each.window.slide or 0) > each.window.size:
+            raise CqlError(
+                "a window whose result comes once slides by no more than its size",
+                f"[{window_words(each.window)}]",
+                f"let it slide by less, or {RELATION_HINT}",
+            )
     kinds = {(each.window.size, each.window.slide or each.window.size) for each in windows}
     if len(kinds) > 1:
         shown = " and ".join(sorted(f"[{window_words(each.window)}]" for each in windows))
@@ -51,7 +68,7 @@ def closing_windows(plan: Plan) -> Plan:
     return plan
 
 
-def default_mode(plan: Plan) -> str:
+def default_mode(plan: Plan) -> Mode:
     """`windows` for a query over windows with a slide, if they close together; else `relation`."""
     if not any(isinstance(each, Windowed) and each.window.slide is not None for each in plan.walk()):
         return "relation"
@@ -60,6 +77,26 @@ def default_mode(plan: Plan) -> str:
     except CqlError:
         return "relation"
     return "windows"
+
+
+def check_mode(query: Query, mode: Mode, family: bool = False) -> None:
+    """Refuses a query whose answer cannot be given so.
+
+    Args:
+        query: Which.
+        mode: How.
+        family: Whether it is one of a family.
+
+    Raises:
+        CqlError: Its windows do not close, or a column has the name of one that is added.
+    """
+    if mode == "windows":
+        closing_windows(query.plan)
+    added = (WINDOW_COLUMNS if mode == "windows" else CHANGE_COLUMNS) + ((QUERY,) if family else ())
+    for name in query.names:
+        if name.lower() in added:
+            rule = f"{', '.join(added)} stand beside the columns of an answer"
+            raise CqlError(rule, repr(name), "name it otherwise, with AS")
 
 
 def streams_read(plan: Plan) -> set[str]:

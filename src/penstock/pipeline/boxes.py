@@ -29,6 +29,16 @@ def _list(value: Any) -> Any:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list)]
 
 
+_KEYS_OF = {
+    "by": ("aggregate",),
+    "on": ("join",),
+    "select": ("join",),
+    "window": ("aggregate", "join"),
+    "size_s": ("window_drop",),
+}
+"""Keys that only some boxes have."""
+
+
 class Box(Part):
     """An operator and what it reads."""
 
@@ -42,7 +52,7 @@ class Box(Part):
     source: str | None = Field(None, alias="from", description="the box or stream that it reads")
     by: Texts = Field((), description="of aggregate: the columns to group by")
     on: str | None = Field(None, description="of join: a condition, e.g. a.device = b.device")
-    select: Texts = Field(("*",), description="of join: expressions")
+    select: Texts = Field((), description="of join: expressions; all columns by default")
     window: str | None = Field(
         None, description="of aggregate and join: RANGE 1 MIN SLIDE 1 MIN, ROWS 10, NOW"
     )
@@ -65,12 +75,7 @@ class Box(Part):
                 )
         elif self.source is None:
             raise refused("is required", "nothing", "the box or stream that it reads", "from")
-        for key, of in {
-            "by": ("aggregate",),
-            "on": ("join",),
-            "window": ("aggregate", "join"),
-            "size_s": ("window_drop",),
-        }.items():
+        for key, of in _KEYS_OF.items():
             shown = "size" if key == "size_s" else key
             if getattr(self, key) not in (None, ()) and kind not in of:
                 raise refused(f"is not a key of a {kind}", getattr(self, key), "leave it out", shown)
@@ -95,7 +100,7 @@ class Box(Part):
             return " UNION ALL ".join(f"ISTREAM({part})" if streams else part for part in parts)
         if self.join:
             both = ", ".join(f"{name}{window}" for name in self.join)
-            return f"SELECT {', '.join(self.select)} FROM {both}" + (
+            return f"SELECT {', '.join(self.select) or '*'} FROM {both}" + (
                 "" if self.on is None else f" WHERE {self.on}"
             )
         if self.aggregate:
@@ -108,15 +113,20 @@ class Box(Part):
 
     def _condition(self) -> str | None:
         if self.random_drop is not None:
-            return f"KEPT({1.0 - self.random_drop:.6f})"
+            return f"KEPT({_number(1.0 - self.random_drop)})"
         if self.window_drop is not None:
-            return f"KEPT({1.0 - self.window_drop:.6f}, {self.size_s:.6f})"
+            return f"KEPT({_number(1.0 - self.window_drop)}, {_number(self.size_s or 0.0)})"
         return self.filter
 
     @property
     def gives_stream(self) -> bool:
         """Whether it gives a stream if it reads streams."""
         return not (self.aggregate or self.join)
+
+
+def _number(value: float) -> str:
+    """As CQL writes it, without an exponent."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def boxes_text(boxes: Mapping[str, Box], streams: Mapping[str, Any]) -> str:

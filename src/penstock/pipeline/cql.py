@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import lru_cache
+from typing import Protocol
 
 from penstock.cql.catalog import Catalog, StreamDef
 from penstock.cql.errors import CqlError
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.windowing import closing_windows, default_mode
+from penstock.cql.windowing import Mode, check_mode, default_mode
 from penstock.pipeline.columns import parse_type
-
-Answers = Literal["windows", "relation"]
-"""Each window's result once, or the exact answer as changes."""
 
 
 class Stream(Protocol):
@@ -34,7 +32,7 @@ class Continuous:
 
     Attributes:
         query: The only query, or the first of a family.
-        family: Queries that differ in constants alone, if there is more than one.
+        family: Queries with names that differ in constants alone; one may be the only one.
     """
 
     query: Query
@@ -47,15 +45,22 @@ def continuous(text: str, streams: Mapping[str, Stream]) -> Continuous:
     Raises:
         CqlError: It means nothing, or more than one thing.
     """
+    known = [(n, tuple(s.columns.items()), s.event_time) for n, s in streams.items() if s.columns is not None]
+    return _continuous(text, tuple(known))
+
+
+@lru_cache(maxsize=64)  # a pipeline asks several times, and a thousand queries take a second
+def _continuous(
+    text: str, streams: tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
+) -> Continuous:
     catalog = Catalog()
-    for name, stream in streams.items():
-        if stream.columns is not None:
-            types = {column: parse_type(kind)[0] for column, kind in stream.columns.items()}
-            catalog.add(StreamDef(name, types, timestamp=stream.event_time))
+    for name, columns, event_time in streams:
+        types = {column: parse_type(kind)[0] for column, kind in columns}
+        catalog.add(StreamDef(name, types, timestamp=event_time))
     found = read_program(text, catalog).queries
     if not found:
         raise CqlError("cql has a query", "none", "SELECT ... FROM a stream")
-    if len(found) == 1:
+    if len(found) == 1 and found[0].name is None:
         return Continuous(found[0].query)
     queries = {written.name: written.query for written in found if written.name is not None}
     if len(queries) < len(found):
@@ -70,28 +75,23 @@ def continuous(text: str, streams: Mapping[str, Stream]) -> Continuous:
         raise CqlError(
             "several queries of one key differ in constants alone, and are computed together",
             f"{first} and {other}, which differ in more",
-            "make a key of `queries` for each shape, or cast constants alike",
+            "make a key of `queries` for each shape; write 2.0 beside 2.5, and name columns with AS",
         )
     return Continuous(found[0].query, families[0])
 
 
-def answers_of(meant: Continuous, wanted: Answers | None) -> Answers:
+def answers_of(meant: Continuous, wanted: Mode | None) -> Mode:
     """How answers are given: as it is wanted, or by windows where they have a slide and close.
 
     Raises:
         CqlError: They cannot be given so.
     """
-    plan = meant.query.plan
-    if wanted == "windows" or meant.family is not None:
-        closing_windows(plan)
-    if meant.family is not None:
-        if wanted == "relation":
-            raise CqlError(
-                "queries that are computed together give each window's result once",
-                "answers: relation",
-                "leave it out, or make a key of `queries` for each",
-            )
-        return "windows"
-    if wanted is not None:
-        return wanted
-    return "windows" if default_mode(plan) == "windows" else "relation"
+    if meant.family is not None and wanted == "relation":
+        raise CqlError(
+            "queries with names are computed together, and give each window's result once",
+            "answers: relation",
+            "leave it out, or make a key of `queries` for each, without a name",
+        )
+    mode = wanted or ("windows" if meant.family is not None else default_mode(meant.query.plan))
+    check_mode(meant.query, mode, meant.family is not None)
+    return mode

@@ -19,13 +19,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.config import FlowConfig, Place
 from penstock.cql.errors import CqlError
-from penstock.cql.windowing import streams_read
+from penstock.cql.windowing import Mode, streams_read
 from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.log.writer import Fsync
 from penstock.pipeline.boxes import Box, boxes_text, place_in_boxes
 from penstock.pipeline.columns import arrow_schema, parse_type
-from penstock.pipeline.cql import Answers, Continuous, answers_of, continuous
+from penstock.pipeline.cql import Continuous, answers_of, continuous
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -190,7 +190,7 @@ class QueryConfig(Part):
     boxes: dict[SqlName, Box] | None = Field(
         None, min_length=1, description="{warm: {filter: celsius > 30, from: readings}}"
     )
-    answers: Answers | None = Field(
+    answers: Mode | None = Field(
         None, description="of cql: windows (each one's result once) or relation (the exact answer as changes)"
     )
     streams: tuple[str, ...] = Field((), description="the streams it reads, e.g. [readings]")

@@ -15,8 +15,9 @@ from penstock.pipeline.sinks import LogSink, ParquetSink
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
 from penstock.pipeline.windows import window_in
 from penstock.spark.backfill import Backfilled, Transform, backfill
-from penstock.spark.build import load_functions, one_line
+from penstock.spark.build import load_functions
 from penstock.spark.columns import metadata_columns, spark_schema
+from penstock.spark.telling import one_line
 from penstock.spark.touched import has_windows, window_column
 
 
@@ -76,6 +77,12 @@ def backfill_query(
 def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Transform:
     """A query over one stream as a function of the stream's rows."""
     query, (stream,) = config.queries[name], config.streams_of(name)
+    if query.is_continuous:
+        raise InvalidInputError(
+            f"query {name} can be run over a batch of rows",
+            f"one in {query.kind}",
+            "write it as sql or function",
+        )
     function = load_functions(config.model_copy(update={"queries": {name: query}})).get(name)
 
     def transform(rows: DataFrame) -> DataFrame:

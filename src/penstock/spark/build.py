@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.cql.spark.feeds import Feed
-from penstock.cql.spark.relation import changes_of, default_buckets
+from penstock.cql.spark.relation import changes_of
 from penstock.cql.spark.windows import family_windows_of, windows_of
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
 from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
@@ -27,10 +26,14 @@ from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
 from penstock.spark.flow import Flow
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
+from penstock.spark.telling import one_line, told
 
 Function = Callable[[SparkSession, dict[str, DataFrame]], DataFrame]
 """What `function: module:name` names: the streams by name in, the result out."""
 
+PARTITIONS_APART_MS = 1000
+"""How far apart by arrival a grant may end in the partitions of a stream: it is cut inside segments, as if
+their rows had come evenly."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -151,7 +154,7 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
     query = config.queries[name]
-    with _told(f"queries.{name}.{query.kind} gives a result"):
+    with told(f"queries.{name}.{query.kind} gives a result"):
         if query.is_continuous:
             result = _continuous(flow, config, name)
         else:
@@ -207,6 +210,8 @@ def _continuous(flow: Flow, config: PipelineConfig, name: str) -> DataFrame:
     def feed(stream: str) -> Feed:
         spec = config.streams[stream]
         time, late_ms = spec.event_time or ARRIVAL, round(spec.lateness_s * 1000)
+        if spec.event_time is None and spec.partitions > 1:
+            late_ms = PARTITIONS_APART_MS
         metadata = [POSITION] if spec.event_time is not None else [ARRIVAL, POSITION]
         rows = readers.read_stream(stream, metadata, _starting(spec))
         # Spark takes rows at the watermark for late: one that came with the newest is not
@@ -216,7 +221,7 @@ def _continuous(flow: Flow, config: PipelineConfig, name: str) -> DataFrame:
         return family_windows_of(flow.spark, meant.family, feed)
     if answers_of(meant, config.queries[name].answers) == "windows":
         return windows_of(meant.query, feed)
-    return changes_of(meant.query, feed, default_buckets(flow.spark))
+    return changes_of(meant.query, feed)
 
 
 def _starting(stream: StreamConfig) -> str:
@@ -236,7 +241,7 @@ def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, Da
         else:
             df = readers.read_stream(stream, query.metadata, starting)
         if spec.event_time is not None:
-            with _told(f"streams.{stream}.event_time is a timestamp column"):
+            with told(f"streams.{stream}.event_time is a timestamp column"):
                 df = df.withWatermark(spec.event_time, f"{round(spec.lateness_s * 1000)} milliseconds")
         streams[stream] = df
     return streams
@@ -247,7 +252,7 @@ def start_query(spark: SparkSession, config: PipelineConfig, built: Built) -> St
     query = config.queries[built.name]
     writer = built.result.writeStream.outputMode(query.mode).queryName(built.name)
     writer = writer.option("checkpointLocation", built.checkpoint)
-    with _told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
+    with told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
         return _to_sink(writer, config, built).start()
 
 
@@ -276,27 +281,3 @@ def _shuffled(spark: SparkSession, partitions: int | None) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(SHUFFLE_PARTITIONS, before)
-
-
-# -- errors ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _told(rule: str) -> Iterator[None]:
-    """Turns what Spark or a user's function raises into one line."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise InvalidInputError(rule, one_line(error), "try it in a plain Spark session") from error
-
-
-def one_line(error: BaseException) -> str:
-    """The gist of an exception: Spark's messages go on for pages."""
-    text = str(error)
-    if isinstance(error, PySparkException):
-        text = error.getMessage() or text
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    name = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
-    return f"{name}{first}"[:300]

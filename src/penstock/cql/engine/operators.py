@@ -71,12 +71,13 @@ class FilterNode(Stateless):
 
 
 class UnionNode(Stateless):
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, streams: bool) -> None:
+        self._schema, self._streams = schema, streams
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
         names = self._schema.names
-        return concat([each.with_rows(each.rows.rename_columns(names).cast(self._schema)) for each in inputs])
+        both = concat([each.with_rows(each.rows.rename_columns(names).cast(self._schema)) for each in inputs])
+        return in_order(both) if self._streams else both
 
 
 class TimeWindowNode:

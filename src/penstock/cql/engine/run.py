@@ -131,7 +131,7 @@ def _node(plan: Plan) -> Node:
     if isinstance(plan, Filter):
         return FilterNode(plan)
     if isinstance(plan, UnionAll):
-        return UnionNode(schema_of(plan))
+        return UnionNode(schema_of(plan), plan.is_stream)
     if isinstance(plan, Join):
         return JoinNode(plan, schema_of(plan.left), schema_of(plan.right))
     if isinstance(plan, ToStream):

@@ -118,6 +118,11 @@ def _between(value: Any, low: Any, high: Any) -> Any:
     return pc.and_kleene(pc.greater_equal(value, low), pc.less_equal(value, high))
 
 
+def _round(value: Any, digits: Any = None) -> Any:
+    """Halves away from zero, as SQL has it."""
+    return pc.round(value, 0 if digits is None else digits.as_py(), round_mode="half_towards_infinity")
+
+
 _OPERATIONS: dict[type, Callable[..., Any]] = {
     exp.Paren: lambda a: a,
     exp.Neg: pc.negate,
@@ -141,7 +146,7 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     exp.Is: _is,
     exp.Coalesce: pc.coalesce,
     exp.Abs: pc.abs,
-    exp.Round: pc.round,
+    exp.Round: _round,
     exp.Floor: pc.floor,
     exp.Ceil: pc.ceil,
     exp.Lower: pc.utf8_lower,

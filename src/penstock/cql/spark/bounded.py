@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.cql.datafiles import INSTANT_COLUMN
+from penstock.cql.engine.bag import INSTANT
 from penstock.cql.families import Family
 from penstock.cql.plan import Query
 from penstock.cql.spark.feeds import Feed
@@ -24,12 +25,14 @@ from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.spark.capacity import read_ungoverned
+from penstock.spark.telling import told
 
 HEARTBEAT_BATCHES = 3
 """Micro-batches at the end that only move the time on: in a chain of operators each closes a batch later."""
 AFTER_US = 2000
-"""The watermark ends so little after the last instant (a millisecond is taken off it): what leaves a window
-later, nobody has seen."""
+"""The watermark ends so little after the last instant (a millisecond is taken off it)."""
+AHEAD_US = 604_800_000_000
+"""A week, by which times are ahead of instants where Spark's watermark would take the first ones for late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +44,27 @@ class Bounded:
         folder: For logs, checkpoints and answers.
         feeds: By stream.
         partitions: Of the state.
+        last_us: The instant up to which answers are computed.
     """
 
     spark: SparkSession
     folder: Path
     feeds: Mapping[str, Feed]
     partitions: int
+    last_us: int
 
     def frame(self, query: Query, mode: str) -> DataFrame:
         """A query's answer as a streaming DataFrame: `windows` or `relation`."""
         if mode == "windows":
             return windows_of(query, self.feeds.__getitem__)
-        return changes_of(query, self.feeds.__getitem__, self.partitions)
+        ahead = {name: replace(feed, time="ahead") for name, feed in self.feeds.items()}
+        changes = changes_of(query, ahead.__getitem__, self.partitions, AHEAD_US)
+        return changes.where(f"{INSTANT} <= {self.last_us}")  # nobody has seen what leaves a window later
 
     def plan(self, query: Query, mode: str) -> str:
         """Spark's physical plan of a query."""
         shown = io.StringIO()
-        with self._settings(), redirect_stdout(shown):
+        with told("a query runs on Spark"), self._settings(), redirect_stdout(shown):
             self.frame(query, mode).explain()
         return shown.getvalue().strip()
 
@@ -77,6 +84,10 @@ class Bounded:
             return self._run(family_windows_of(self.spark, family, self.feeds.__getitem__))
 
     def _run(self, result: DataFrame) -> tuple[pa.Table, int]:
+        with told("a query runs on Spark"):
+            return self._ran(result)
+
+    def _ran(self, result: DataFrame) -> tuple[pa.Table, int]:
         running = (
             result.writeStream.format("parquet")
             .option("path", str(self.folder / "answer"))
@@ -136,12 +147,13 @@ def bounded(
             per_batch = max(1, -(-table.num_rows // batches) // partitions) * partitions
             end_us = last_us + lateness_ms * 1000 + AFTER_US - 1000
             rows = _with_heartbeats(table, end_us, HEARTBEAT_BATCHES * per_batch, partitions)
-            if not (folder / name).exists():
-                _write(folder / name, rows, partitions)
-            read = read_ungoverned(spark, folder / name, per_batch)
+            stream = folder / "streams" / name
+            if not stream.exists():
+                _write(stream, rows, partitions)
+            read = read_ungoverned(spark, stream, per_batch)
             columns = [f"c{i}" for i in range(table.num_columns - 1)]
             feeds[name] = Feed(read, columns, "ts", "n", lateness_ms, "heartbeat")
-        yield Bounded(spark, folder, feeds, partitions)
+        yield Bounded(spark, folder, feeds, partitions, last_us)
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -171,8 +183,9 @@ def _with_heartbeats(table: pa.Table, end_us: int, beats: int, partitions: int) 
         f"c{i}": pa.chunked_array([*column.chunks, _filling(column.type, extra)])
         for i, column in enumerate(table.columns[1:])
     }
-    stamped = {"ts": pa.array(at).cast(pa.timestamp("us", "UTC")), "n": np.arange(count + extra)}
-    return pa.table({**columns, **stamped, "heartbeat": heartbeat})
+    stamp = pa.timestamp("us", "UTC")
+    times = {"ts": pa.array(at).cast(stamp), "ahead": pa.array(at + AHEAD_US).cast(stamp)}
+    return pa.table({**columns, **times, "n": np.arange(count + extra), "heartbeat": heartbeat})
 
 
 def _filling(kind: pa.DataType, count: int) -> pa.Array:

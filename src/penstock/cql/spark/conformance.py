@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from penstock.cql.datafiles import UNIT_US, Element, find_file, plain_value, read_answer
 from penstock.cql.engine.bag import INSTANT, SIGN
-from penstock.cql.program import Program, read_program, tuples_read
+from penstock.cql.files import read_file
+from penstock.cql.program import Program, tuples_read
 from penstock.cql.spark.bounded import bounded
 from penstock.errors import InvalidInputError
 
@@ -114,7 +115,7 @@ def elements_of(answer: pa.Table) -> Counter[Element]:
 
 
 def _read(case: Case) -> Program:
-    program = read_program(case.query.read_text(encoding="utf-8"), file=str(case.query), tick_us=UNIT_US)
+    program = read_file(case.query, UNIT_US)
     if len(program.queries) != 1:
         raise InvalidInputError(f"{case.query} has one query", len(program.queries), "one file for each")
     return program

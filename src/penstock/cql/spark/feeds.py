@@ -9,9 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
 from penstock.cql.engine.run import ORDER
-from penstock.cql.plan import Filter, Map, Plan, Scan
+from penstock.cql.plan import Filter, Map, Plan, Scan, UnionAll
 from penstock.cql.spark.members import Members, after_watermark
 from penstock.cql.spark.text import TIME
+
+BEAT = "_beat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +44,42 @@ Feeds = Callable[[str], Feed]
 def leaf_rows(leaf: Plan, feeds: Feeds, members: Members) -> DataFrame:
     """A leaf's tuples, with `_time` and their order."""
     if isinstance(leaf, Scan):
-        feed = feeds(leaf.stream)
-        rows = feed.rows.withWatermark(feed.time, f"{feed.lateness_ms} milliseconds")
-        if feed.heartbeat is not None:
-            rows = rows.where(after_watermark(f"NOT {feed.heartbeat}", feed.time))
-        columns = [
-            F.col(name).cast(column.type).alias(column.name)
-            for name, column in zip(feed.columns, leaf.columns, strict=True)
-        ]
-        return rows.select(*columns, F.col(feed.time).alias(TIME), F.expr(feed.order).alias(ORDER))
+        return _scanned(leaf, feeds(leaf.stream))
+    if isinstance(leaf, UnionAll):
+        return _united(leaf, [leaf_rows(each, feeds, members) for each in leaf.inputs], members)
     assert isinstance(leaf, Filter | Map)
     rows = leaf_rows(leaf.input, feeds, members)
     if isinstance(leaf, Filter):
         return members.where(rows, leaf.condition, TIME)
     return members.select(rows, leaf.columns, leaf.items, TIME, ORDER)
+
+
+def _scanned(leaf: Scan, feed: Feed) -> DataFrame:
+    # the watermark is of a column of its own: those of the stream stay without
+    columns = [
+        F.col(f"`{name}`").cast(column.type).alias(column.name)
+        for name, column in zip(feed.columns, leaf.columns, strict=True)
+    ]
+    time, order = F.col(f"`{feed.time}`").alias(TIME), F.expr(feed.order).alias(ORDER)
+    beats = [] if feed.heartbeat is None else [F.col(feed.heartbeat).alias(BEAT)]
+    rows = feed.rows.select(*columns, time, order, *beats)
+    rows = rows.withWatermark(TIME, f"{feed.lateness_ms} milliseconds")
+    return rows.where(after_watermark(f"NOT {BEAT}", TIME)).drop(BEAT) if beats else rows
+
+
+def _united(leaf: UnionAll, sides: list[DataFrame], members: Members) -> DataFrame:
+    if any(map(Members.of, sides)):
+        sides = [members.for_all(rows) for rows in sides]
+    left, right = (
+        rows.select(
+            *(
+                F.col(column.name).cast(own.type).alias(own.name)
+                for column, own in zip(side.columns, leaf.columns, strict=True)
+            ),
+            TIME,
+            ORDER,
+            *Members.of(rows),
+        )
+        for rows, side in zip(sides, leaf.inputs, strict=True)
+    )
+    return left.unionByName(right)

@@ -8,12 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from sqlglot import exp
 
+from penstock.cql.expressions import all_of, conjuncts
 from penstock.cql.families import PARAMETER, Family, parameters_in
 from penstock.cql.plan import Column
 from penstock.cql.spark.text import spark_sql
-
-QUERY = "query"
-"""The column with the name of the query that a row is for."""
+from penstock.cql.windowing import QUERY
 
 
 def after_watermark(condition: str, time: str) -> str:
@@ -51,12 +50,17 @@ class Members:
             condition: Over their columns.
             time: The column with the watermark, where a stream's own rows are chosen; see `after_watermark`.
         """
-        if not parameters_in([condition]):
-            text = spark_sql(condition)
-            return rows.where(text if time is None else after_watermark(text, time))
+        terms = list(conjuncts(condition))
+        for term in terms:
+            if not parameters_in([term]):
+                text = spark_sql(term)
+                rows = rows.where(text if time is None else after_watermark(text, time))
+        asked = all_of([term for term in terms if parameters_in([term])])
+        if asked is None:
+            return rows
         if QUERY in rows.columns:
-            return self._with_constants(rows).where(spark_sql(condition)).select(*rows.columns)
-        fulfilled = F.expr(spark_sql(condition))
+            return self._with_constants(rows).where(spark_sql(asked)).select(*rows.columns)
+        fulfilled = F.expr(spark_sql(asked))
         return rows.join(F.broadcast(self._table), fulfilled).select(*rows.columns, QUERY)
 
     def select(

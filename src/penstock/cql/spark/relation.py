@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
 from penstock.cql.engine.bag import INSTANT, SIGN
@@ -35,10 +35,13 @@ from penstock.cql.spark.members import Members
 from penstock.cql.spark.text import TIME
 
 STATE = "tables BINARY"
+BUCKETS = 8
+"""Parts over which the state is spread, where it can be. One number for all machines: a run that goes on from
+a checkpoint on another one must find the state of a key where it was left."""
 Step = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
 
 
-def changes_of(query: Query, feeds: Feeds, buckets: int) -> DataFrame:
+def changes_of(query: Query, feeds: Feeds, buckets: int = BUCKETS, ahead_us: int = 0) -> DataFrame:
     """A query's changes: its columns, `_t` (microseconds) and `_d` (+1 comes, -1 leaves).
 
     Args:
@@ -46,9 +49,14 @@ def changes_of(query: Query, feeds: Feeds, buckets: int) -> DataFrame:
         feeds: Gives the streams.
         buckets: Over how many parts the state is spread, where it can be. It must stay as it is for a
             checkpoint.
+        ahead_us: How far the streams' times are ahead of instants: Spark takes rows of the first moment of
+            1970 for late.
     """
     plan = lowered(query.plan)
-    changes = _known_at_once(plan, feeds) if is_known_at_once(plan) else _in_engine(plan, feeds, buckets)
+    if is_known_at_once(plan):
+        changes = _known_at_once(plan, feeds, ahead_us)
+    else:
+        changes = _in_engine(plan, feeds, buckets, ahead_us)
     names = [
         F.col(column.name).alias(name) for column, name in zip(query.plan.columns, query.names, strict=True)
     ]
@@ -58,12 +66,12 @@ def changes_of(query: Query, feeds: Feeds, buckets: int) -> DataFrame:
 # -- without state ----------------------------------------------------------------------------------
 
 
-def _known_at_once(plan: Plan, feeds: Feeds) -> DataFrame:
+def _known_at_once(plan: Plan, feeds: Feeds, ahead_us: int) -> DataFrame:
     """Changes of a plan that is a stream's rows, or one window by time over them."""
     if not isinstance(plan, Windowed):  # a stream: its elements come and stay
         plan = Windowed(plan.columns, plan, Window(WindowKind.UNBOUNDED))
     rows = leaf_rows(plan.input, feeds, Members())
-    window, t = plan.window, f"unix_micros({TIME})"
+    window, t = plan.window, f"(unix_micros({TIME}) - {ahead_us}L)"
     comes, goes = t, f"{t} + {window.size}L"
     if window.slide is not None:
         comes, goes = (f"({text}) + pmod(-({text}), {window.slide}L)" for text in (comes, goes))
@@ -79,7 +87,7 @@ def _known_at_once(plan: Plan, feeds: Feeds) -> DataFrame:
 # -- with state -------------------------------------------------------------------------------------
 
 
-def _in_engine(plan: Plan, feeds: Feeds, buckets: int) -> DataFrame:
+def _in_engine(plan: Plan, feeds: Feeds, buckets: int, ahead_us: int) -> DataFrame:
     leaves = leaves_of(plan)
     spread = spread_by(plan, leaves)
     every = [column for leaf in leaves for column in leaf.columns]
@@ -91,8 +99,9 @@ def _in_engine(plan: Plan, feeds: Feeds, buckets: int) -> DataFrame:
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part)
+    rows = rows.withColumn(INSTANT, F.expr(f"unix_micros({TIME}) - {ahead_us}L"))
     return rows.groupBy(BUCKET).applyInPandasWithState(
-        engine_step(plan, leaves), answer_schema(plan), STATE, "append", "EventTimeTimeout"
+        engine_step(plan, leaves, ahead_us), answer_schema(plan), STATE, "append", "EventTimeTimeout"
     )
 
 
@@ -120,14 +129,13 @@ def _to_carry(
         F.lit(number).alias(LEAF),
         F.expr(bucket).alias(BUCKET),
         TIME,
-        F.expr(f"unix_micros({TIME})").alias(INSTANT),
         ORDER,
         *nulls,
         *made,
     )
 
 
-def engine_step(plan: Plan, leaves: Sequence[Plan]) -> Step:
+def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int) -> Step:
     """What Spark calls for each bucket that got rows, or for which something is due."""
 
     def step(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -135,16 +143,12 @@ def engine_step(plan: Plan, leaves: Sequence[Plan]) -> Step:
         if state.exists:
             engine.load(list(unpacked(state.get[0])))
         # rows at the watermark or before it are late, and Spark drops them: all that are not have come
-        changed = engine.step(received(frames, leaves), state.getCurrentWatermarkMs() * 1000 + 1)
+        until = state.getCurrentWatermarkMs() * 1000 + 1 - ahead_us
+        changed = engine.step(received(frames, leaves), until)
         state.update((packed(engine.save()),))
         if (due := engine.due()) is not None:
-            state.setTimeoutTimestamp(-(-due // 1000) - 1)
+            state.setTimeoutTimestamp(max(1, -(-(due + ahead_us) // 1000) - 1))
         if len(changed):
             yield sent(changed)
 
     return step
-
-
-def default_buckets(spark: SparkSession) -> int:
-    """As many as a shuffle has partitions."""
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
 from penstock.cql.families import Family
-from penstock.cql.lower import lowered
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
@@ -27,11 +26,11 @@ from penstock.cql.plan import (
     Windowed,
 )
 from penstock.cql.spark.feeds import Feeds, leaf_rows
-from penstock.cql.spark.members import QUERY, Members
+from penstock.cql.spark.members import Members
 from penstock.cql.spark.text import TIME, spark_sql
-from penstock.cql.windowing import closing_windows
+from penstock.cql.windowing import QUERY, WINDOW_COLUMNS, closing_windows
 
-WINDOW, START, END = "_window", "window_start", "window_end"
+WINDOW = "_window"
 
 
 def windows_of(query: Query, feeds: Feeds) -> DataFrame:
@@ -44,7 +43,7 @@ def windows_of(query: Query, feeds: Feeds) -> DataFrame:
     Raises:
         CqlError: Its windows do not close; see `penstock.cql.windowing`.
     """
-    plan = closing_windows(lowered(query.plan))
+    plan = closing_windows(query.plan)
     return _named(Compiler(feeds, Members()).rows(plan), plan, query.names)
 
 
@@ -57,7 +56,8 @@ def family_windows_of(spark: SparkSession, family: Family, feeds: Feeds) -> Data
 
 def _named(made: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
     columns = [F.col(column.name).alias(name) for column, name in zip(plan.columns, names, strict=True)]
-    window = [F.col(f"{WINDOW}.start").alias(START), F.col(f"{WINDOW}.end").alias(END)]
+    start, end = WINDOW_COLUMNS
+    window = [F.col(f"{WINDOW}.start").alias(start), F.col(f"{WINDOW}.end").alias(end)]
     return made.select(*Members.of(made), *window, *columns)
 
 
