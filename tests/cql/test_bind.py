@@ -162,6 +162,21 @@ def test_views_are_queries_under_a_name_and_streams_among_them_take_windows() ->
         meant(views + "SELECT * FROM hot [ROWS 3]")
 
 
+def test_timestamp_by_has_the_column_as_it_is_registered_and_times_or_numbers() -> None:
+    read = read_program("REGISTER STREAM R (At timestamp, n int) TIMESTAMP BY at; SELECT n FROM R")
+    assert [stream.timestamp for stream in read.catalog.streams()] == ["At"]
+    with pytest.raises(CqlError, match="TIMESTAMP BY has times, or numbers of seconds; got d of type STRING"):
+        read_program("REGISTER STREAM R (d char(4)) TIMESTAMP BY d; SELECT d FROM R")
+
+
+def test_a_mistake_far_inside_a_text_is_shown_at_its_place() -> None:
+    text = (
+        "REGISTER STREAM R (n int);\n" + "SELECT n FROM R [NOW];\n" * 40 + "SELECT n FROM R [NOW] WHERE n >"
+    )
+    with pytest.raises(CqlError, match="line 42, column"):
+        read_program(text)
+
+
 def test_columns_of_two_streams_with_one_name_get_their_stream_before_it() -> None:
     assert meant("SELECT * FROM T [NOW] a, T [NOW] b").names == ("a_l", "a_m", "b_l", "b_m")
     assert meant("SELECT l, l + 1, l x, m x FROM T").names == ("l", "l_1", "x", "x_")

@@ -28,5 +28,7 @@ def test_a_constant_of_another_type_makes_another_family() -> None:
 def test_texts_and_truths_are_constants_and_digits_of_round_are_not() -> None:
     _, constants = shape_of(meant("SELECT round(m, 2) FROM S [NOW] WHERE d LIKE 'a%' OR d IN ('x', 'y')"))
     assert constants == ("a%", "x", "y")
+    _, constants = shape_of(meant("SELECT round(m, -2) FROM S [NOW] WHERE (m > 1) IS TRUE AND d IS NOT NULL"))
+    assert constants == (1,)
     one, other = (shape_of(meant(f"SELECT round(m, {digits}) AS x FROM S [NOW]"))[0] for digits in (1, 2))
     assert one != other

@@ -12,7 +12,7 @@ from penstock.cql.explain import Words
 from penstock.cql.lower import lowered
 from penstock.cql.plan import Map, Plan
 from penstock.errors import InvalidInputError
-from penstock.pipeline.cql import continuous
+from penstock.pipeline.cql import answers_of, continuous
 from penstock.pipeline.load import load_pipeline
 from penstock.pipeline.spec import PipelineConfig
 
@@ -72,6 +72,15 @@ def test_boxes_mean_what_their_cql_means(boxes: dict[str, Any], cql: str) -> Non
     found, expected = config.continuous("more").query, continuous(cql, config.streams).query
     assert found.names == expected.names
     assert operators(found.plan) == operators(expected.plan)
+
+
+def test_boxes_over_streams_leave_windows_what_they_are() -> None:
+    boxes = {
+        "warm": {"filter": "celsius > 30", "from": "readings"},
+        "some": {"random_drop": 0.5, "from": "warm"},
+        "mean": {**MEAN, "from": "some"},
+    }
+    assert answers_of(pipeline(boxes).continuous("more"), None) == "windows"
 
 
 def operators(plan: Plan) -> list[str]:

@@ -385,6 +385,14 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
             {"cql": "REGISTER VIEW a AS SELECT device FROM readings"},
             "queries.find.cql cql has a query; got none",
         ),
+        (
+            {"cql": "SELECT device AS _T FROM readings"},
+            "_t, _d stand beside the columns of an answer; got '_T'",
+        ),
+        (
+            {"cql": FAMILY.replace("max(celsius)", "max(celsius) AS query")},
+            "beside the columns .*; got 'query'",
+        ),
         ({"cql_file": "nowhere.cql"}, "queries.find.cql_file a file of CQL is there.*nowhere.cql"),
         ({"cql": "SELECT device FROM readings", "answers": "all"}, "queries.find.answers must be .*"),
         (

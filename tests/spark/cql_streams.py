@@ -43,10 +43,10 @@ def random_streams(seed: int, most: int = 30) -> dict[str, list[Element]]:
     return {name: elements(kinds) for name, kinds in COLUMNS.items()}
 
 
-def tables(streams: Mapping[str, list[Element]], plan: Plan) -> dict[str, pa.Table]:
+def tables(streams: Mapping[str, list[Element]], plan: Plan, base: int = BASE) -> dict[str, pa.Table]:
     made = {}
     for name in sorted(streams_read(plan)):
-        columns = {INSTANT_COLUMN: pa.array([(at + BASE) * US for at, _ in streams[name]], pa.int64())}
+        columns = {INSTANT_COLUMN: pa.array([(at + base) * US for at, _ in streams[name]], pa.int64())}
         for i, (column, kind) in enumerate(COLUMNS[name].items()):
             columns[column] = pa.array([row[i] for _, row in streams[name]], arrow_type(kind))
         made[name] = pa.table(columns)

@@ -179,6 +179,12 @@ def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path
         {
             "by_window": cql("SELECT count(*) AS found FROM numbers [RANGE 1 SEC SLIDE 1 SEC]"),
             "newest": cql("SELECT a.n, b.n AS other FROM numbers [ROWS 1] a, numbers [ROWS 2] b"),
+            "parts": cql(
+                "REGISTER QUERY even AS SELECT count(*) AS found, max(at) AS last FROM numbers "
+                "[RANGE 1 SEC SLIDE 1 SEC] WHERE n % 2 = 0;"
+                "REGISTER QUERY fifth AS SELECT count(*) AS found, max(at) AS last FROM numbers "
+                "[RANGE 1 SEC SLIDE 1 SEC] WHERE n % 5 = 0"
+            ),
         },
     )
     report = run(spark, tmp_path, raw, 4.0, drain_s=30.0)
@@ -189,6 +195,8 @@ def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path
     counted = spark.table("by_window").toPandas()
     assert len(counted) >= 2
     assert 0 < counted["found"].sum() <= report["queries"]["by_window"]["admitted"]
+    parts = {row["query"] for row in spark.table("parts").collect()}
+    assert parts == {"even", "fifth"}
     newest = spark.table("newest")
     assert newest.agg({"_d": "sum"}).first()[0] == 2, "one of the last tuple, two of the last two"
     assert newest.where("_d > 0").count() > 100
