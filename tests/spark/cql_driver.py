@@ -12,7 +12,7 @@ from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
 from penstock.cql.spark.bounded import bounded
 from penstock.spark.session import session
 
-SEED, MOST, BATCHES = 7, 60, 40
+SEED, MOST, BATCHES = 7, 60, 20
 
 
 def main(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_changes_on_spark_are_those_of_the_definition(
     spark: SparkSession, text: str, partitions: int
 ) -> None:
     query, streams = meant(text), random_streams(len(text))
-    with bounded(spark, tables(streams, query.plan), partitions, 4, (UNTIL + BASE) * US) as run:
+    with bounded(spark, tables(streams, query.plan), partitions, 3, (UNTIL + BASE) * US) as run:
         answer, batches = run.changes(query)
     assert batches >= 4
     assert by_instant(changes_in(answer)) == expected(query, streams, UNTIL)
@@ -121,7 +121,7 @@ def windows_by_definition(
 def test_each_window_has_its_result_once(spark: SparkSession, text: str) -> None:
     query, streams = meant(text), random_streams(len(text))
     assert default_mode(query.plan) == "windows"
-    with bounded(spark, tables(streams, query.plan), 2, 4, (UNTIL + BASE) * US) as run:
+    with bounded(spark, tables(streams, query.plan), 2, 3, (UNTIL + BASE) * US) as run:
         answer, batches = run.windows(query)
     assert batches >= 4
     found: dict[tuple[int, int], Counter[Row]] = defaultdict(Counter)
@@ -193,7 +193,7 @@ def test_killing_the_driver_in_the_middle_changes_no_answer(spark: SparkSession,
     folder.mkdir()
     command = [sys.executable, cql_driver.__file__, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    for batches in (6, 18):
+    for batches in (4, 11):
         driver = subprocess.Popen(command, env=environment, start_new_session=True)
         done = folder / "checkpoint" / "commits" / str(batches)
         waits.until(lambda done=done, driver=driver: done.exists() or driver.poll() is not None)  # type: ignore[misc]

@@ -27,7 +27,7 @@ from penstock.log.writer import LogConfig
 from penstock.spark.capacity import read_ungoverned
 from penstock.spark.telling import told
 
-HEARTBEAT_BATCHES = 3
+HEARTBEAT_BATCHES = 2
 """Micro-batches at the end that only move the time on: in a chain of operators each closes a batch later."""
 AFTER_US = 2000
 """The watermark ends so little after the last instant (a millisecond is taken off it)."""

@@ -88,7 +88,8 @@ class Members:
     def for_all(self, rows: DataFrame) -> DataFrame:
         """Rows with the query that each is for: those that are for all of them, once for each.
 
-        What the state still has of a query that is no member any more is left out.
+        What the state still has of a query that is no member any more is left out. (By an inner join: Spark
+        moves a semi-join below the state.)
         """
         names = F.broadcast(self._table.select(QUERY))
-        return rows.join(names, QUERY, "left_semi") if QUERY in rows.columns else rows.join(names)
+        return rows.join(names, QUERY) if QUERY in rows.columns else rows.join(names)
