@@ -46,7 +46,7 @@ def leaf_rows(leaf: Plan, feeds: Feeds, members: Members) -> DataFrame:
     if isinstance(leaf, Scan):
         return _scanned(leaf, feeds(leaf.stream))
     if isinstance(leaf, UnionAll):
-        return _united(leaf, [leaf_rows(each, feeds, members) for each in leaf.inputs], members)
+        return members.unite(leaf, [leaf_rows(each, feeds, members) for each in leaf.inputs], TIME, ORDER)
     assert isinstance(leaf, Filter | Map)
     rows = leaf_rows(leaf.input, feeds, members)
     if isinstance(leaf, Filter):
@@ -65,21 +65,3 @@ def _scanned(leaf: Scan, feed: Feed) -> DataFrame:
     rows = feed.rows.select(*columns, time, order, *beats)
     rows = rows.withWatermark(TIME, f"{feed.lateness_ms} milliseconds")
     return rows.where(after_watermark(f"NOT {BEAT}", TIME)).drop(BEAT) if beats else rows
-
-
-def _united(leaf: UnionAll, sides: list[DataFrame], members: Members) -> DataFrame:
-    if any(map(Members.of, sides)):
-        sides = [members.for_all(rows) for rows in sides]
-    left, right = (
-        rows.select(
-            *(
-                F.col(column.name).cast(own.type).alias(own.name)
-                for column, own in zip(side.columns, leaf.columns, strict=True)
-            ),
-            TIME,
-            ORDER,
-            *Members.of(rows),
-        )
-        for rows, side in zip(sides, leaf.inputs, strict=True)
-    )
-    return left.unionByName(right)

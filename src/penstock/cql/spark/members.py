@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from penstock.cql.expressions import all_of, conjuncts
 from penstock.cql.families import PARAMETER, Family, parameters_in
-from penstock.cql.plan import Column
+from penstock.cql.plan import Column, UnionAll
 from penstock.cql.spark.text import spark_sql
 from penstock.cql.windowing import QUERY
 
@@ -74,6 +74,19 @@ class Members:
             for column, item in zip(columns, items, strict=True)
         ]
         return rows.select(*made, *kept, *self.of(rows))
+
+    def unite(self, plan: UnionAll, sides: Sequence[DataFrame], *kept: str) -> DataFrame:
+        """The rows of both sides in the columns of their union, beside those that stay."""
+        if any(map(self.of, sides)):
+            sides = [self.for_all(rows) for rows in sides]
+        alike = []
+        for rows, side in zip(sides, plan.inputs, strict=True):
+            columns = [
+                F.col(column.name).cast(own.type).alias(own.name)
+                for column, own in zip(side.columns, plan.columns, strict=True)
+            ]
+            alike.append(rows.select(*columns, *kept, *self.of(rows)))
+        return alike[0].unionByName(alike[1])
 
     def _with_constants(self, rows: DataFrame) -> DataFrame:
         if QUERY in rows.columns:

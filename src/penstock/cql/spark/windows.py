@@ -94,21 +94,9 @@ class Compiler:
             names = [column.name for column in plan.columns]
             return inputs[0].dropDuplicates([WINDOW, *Members.of(inputs[0]), *names])
         if isinstance(plan, UnionAll):
-            return self._united(plan, inputs)
+            return self._members.unite(plan, inputs, WINDOW)
         assert isinstance(plan, Join)
         return self._joined(plan, *inputs)
-
-    def _united(self, plan: UnionAll, inputs: Sequence[DataFrame]) -> DataFrame:
-        if any(map(Members.of, inputs)):
-            inputs = [self._members.for_all(rows) for rows in inputs]
-        sides = []
-        for rows, side in zip(inputs, plan.inputs, strict=True):
-            columns = [
-                F.col(column.name).cast(own.type).alias(own.name)
-                for column, own in zip(side.columns, plan.columns, strict=True)
-            ]
-            sides.append(rows.select(WINDOW, *columns, *Members.of(rows)))
-        return sides[0].unionByName(sides[1])
 
     def _joined(self, plan: Join, left: DataFrame, right: DataFrame) -> DataFrame:
         other = right.withColumnRenamed(WINDOW, "_other")
