@@ -146,7 +146,8 @@ def bounded(
         for name, table in tuples.items():
             per_batch = max(1, -(-table.num_rows // batches) // partitions) * partitions
             end_us = last_us + lateness_ms * 1000 + AFTER_US - 1000
-            rows = _with_heartbeats(table, end_us, HEARTBEAT_BATCHES * per_batch, partitions)
+            beats = max(HEARTBEAT_BATCHES, batches - table.num_rows // per_batch) * per_batch
+            rows = _with_heartbeats(table, end_us, beats, partitions)
             stream = folder / "streams" / name
             if not stream.exists():
                 _write(stream, rows, partitions)

@@ -7,6 +7,7 @@ can be spread over. What is after the watermark waits in the state.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -139,6 +140,8 @@ def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int) -> Step:
     """What Spark calls for each bucket that got rows, or for which something is due."""
 
     def step(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        # PySpark puts the frames of several buckets together, of which some may have NULLs alone
+        warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
         engine = Engine(plan, leaves)
         if state.exists:
             engine.load(list(unpacked(state.get[0])))
