@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.bench import BenchRun
-from penstock.cql.families import Family, families_of
+from penstock.cql.families import families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
 from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.members import write_members
 from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.errors import PenstockError
-from penstock.log.paced import create_paced
+from penstock.log.paced import PacedLog, create_paced
 from penstock.log.schedule import schedule_constant
 from penstock.spark.capacity import probe, read_ungoverned
 from penstock.spark.session import session
@@ -34,7 +35,10 @@ SEGMENT_ROWS, POOL_ROWS = 8192, 65_536
 PROBED, SEPARATE_BATCHES, SEPARATE_WARM = 7, 3, 1
 SEPARATE_COUNTS = (10, 100)
 """Queries that are also run one by one. A thousand are not tried: each has a Python process of its own."""
-SEPARATE_LIMIT_S = 420.0
+SEPARATE_START_S, SEPARATE_LIMIT_S = 300.0, 300.0
+"""Until all are up, and until all have had their batches."""
+IDLE = "Waiting for data to arrive"
+"""What Spark says of a query whose source has answered that there is nothing new."""
 
 STREAM = "REGISTER STREAM readings (of10 int, of100 int, of1000 int, v float); "
 ONE = "SELECT avg(v) FROM readings [RANGE 1 SEC SLIDE 1 SEC] WHERE of{count} = {i}"
@@ -66,13 +70,13 @@ def many(run: BenchRun) -> None:
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     repeats = run.times(3)
     run.progress("starting Spark", total=2 * len(COUNTS) * repeats + len(SEPARATE_COUNTS))
-    spark = session(app="bench", memory="4g", log_level="FATAL", **{"spark.sql.shuffle.partitions": "1"})
+    settings = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.pollingDelay": "500ms",  # a hundred queries that wait would take a core
+    }
+    spark = session(app="bench", memory="4g", log_level="FATAL", **settings)
     try:
-        filled = folder / "filled"
-        schedule = schedule_constant(RATE_PER_S, FILLED_S, SEGMENT_ROWS)
-        log = create_paced(filled, pool(), schedule, event_time="ts")
-        log.begin(time.time() - log.seconds - 1)
-        Many(run, spark, filled, folder).measure(repeats)
+        Many(run, spark, folder).measure(repeats)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,8 +85,10 @@ def many(run: BenchRun) -> None:
 class Many:
     """The measurements."""
 
-    def __init__(self, run: BenchRun, spark: SparkSession, filled: Path, folder: Path) -> None:
-        self._run, self._spark, self._filled, self._folder, self._count = run, spark, filled, folder, 0
+    def __init__(self, run: BenchRun, spark: SparkSession, folder: Path) -> None:
+        self._run, self._spark, self._folder, self._count = run, spark, folder, 0
+        self._filled = self._new("filled")
+        fill(create(self._filled))
 
     def measure(self, repeats: int) -> None:
         took: dict[tuple[int, bool], list[float]] = {}
@@ -106,13 +112,6 @@ class Many:
                 self._run.note(f"{count} queries by themselves do not run: {str(error)[:300]}")
                 continue
             finished = count
-            if batch_s is None:
-                wanted = SEPARATE_WARM + SEPARATE_BATCHES
-                batch_s = SEPARATE_LIMIT_S / wanted
-                self._run.note(
-                    f"{count} queries by themselves did not have {wanted} batches each "
-                    f"in {SEPARATE_LIMIT_S:g} s: each takes more than {batch_s:.0f} s"
-                )
             self._run.row(f"separate_{count}_batch_s", batch_s)
             self._run.row(f"separate_{count}_rows_per_s", BATCH_ROWS / batch_s)
             ratios.append(batch_s / family[count, False])
@@ -129,50 +128,71 @@ class Many:
     def _family_s(self, count: int, overlapping: bool) -> float:
         """Time from micro-batch to micro-batch of a family, over batches of as many rows."""
         (family,) = families_of(queries(count, overlapping))
+        table = self._new("family.json")
+        write_members(table, family)
 
         def start(rows: DataFrame, checkpoint: str) -> StreamingQuery:
-            return _to_nowhere(_family(self._spark, family, rows), checkpoint)
+            return _to_nowhere(family_windows_of(self._spark, family, _feed(rows), table), checkpoint)
 
         return probe(self._spark, self._filled, start, self._new("cp"), BATCH_ROWS, PROBED).batch_s
 
-    def _separate_s(self, count: int) -> float | None:
-        """Time in which each of so many streaming queries has a micro-batch; `None` if it takes too long."""
+    def _separate_s(self, count: int) -> float:
+        """Time in which each of so many streaming queries has a micro-batch.
+
+        They are brought up one after the other on a log without rows, which all get at once: started
+        together, their Python processes do not find the JVM in time.
+        """
         wanted, started = SEPARATE_WARM + SEPARATE_BATCHES, []
-        deadline_s = time.monotonic() + SEPARATE_LIMIT_S
+        gate = create(self._new("gate"))
+        deadline_s = time.monotonic() + SEPARATE_START_S
         try:
             for query in queries(count, overlapping=False).values():
-                rows = read_ungoverned(self._spark, self._filled, BATCH_ROWS, wanted * BATCH_ROWS)
+                rows = read_ungoverned(self._spark, gate.directory, BATCH_ROWS, wanted * BATCH_ROWS)
                 started.append(_to_nowhere(windows_of(query, _feed(rows)), str(self._new("cp"))))
-                if time.monotonic() > deadline_s:
-                    return None
-            warm_s = self._all_at(started, SEPARATE_WARM, deadline_s)
-            done_s = self._all_at(started, wanted, deadline_s)
+                _wait(started[-1:], lambda q: q.status["message"] == IDLE, deadline_s)
+                self._run.progress(f"{len(started)} of {count} queries, each by itself")
+            fill(gate)
+            deadline_s = time.monotonic() + SEPARATE_LIMIT_S
+            warm_s = _wait(started, lambda q: _batches(q) >= SEPARATE_WARM, deadline_s)
+            done_s = _wait(started, lambda q: _batches(q) >= wanted, deadline_s)
         finally:
             for each in started:
                 each.stop()
-        return None if warm_s is None or done_s is None else (done_s - warm_s) / SEPARATE_BATCHES
+        return (done_s - warm_s) / SEPARATE_BATCHES
 
-    @staticmethod
-    def _all_at(started: list[StreamingQuery], batches: int, deadline_s: float) -> float | None:
-        """When every query has had so many batches."""
-        left = list(started)
-        while left:
-            for each in left:
-                if (error := each.exception()) is not None:
-                    raise PenstockError(f"every query runs; got {error}")
-            left = [q for q in left if (last := q.lastProgress) is None or last["batchId"] + 1 < batches]
-            if time.monotonic() > deadline_s:
-                return None
-            time.sleep(0.05)
-        return time.monotonic()
+
+def _wait(
+    queries: list[StreamingQuery], fulfil: Callable[[StreamingQuery], bool], deadline_s: float
+) -> float:
+    """Waits until all queries fulfil a condition; returns when."""
+    left = queries
+    while left:
+        for each in left:
+            if (error := each.exception()) is not None:
+                raise PenstockError(f"every query runs; got {error}")
+        left = [query for query in left if not fulfil(query)]
+        if time.monotonic() > deadline_s:
+            raise PenstockError(f"all queries are in time; got {len(left)} of {len(queries)} that are not")
+        time.sleep(0.05)
+    return time.monotonic()
+
+
+def _batches(query: StreamingQuery) -> int:
+    return 0 if (last := query.lastProgress) is None else last["batchId"] + 1
+
+
+def create(directory: Path) -> PacedLog:
+    schedule = schedule_constant(RATE_PER_S, FILLED_S, SEGMENT_ROWS)
+    return create_paced(directory, pool(), schedule, event_time="ts")
+
+
+def fill(log: PacedLog) -> None:
+    """All rows of a log are there from now on."""
+    log.begin(time.time() - log.seconds - 1)
 
 
 def _feed(rows: DataFrame) -> Callable[[str], Feed]:
     return lambda _: Feed(rows, COLUMNS, "ts", lateness_ms=1)
-
-
-def _family(spark: SparkSession, family: Family, rows: DataFrame) -> DataFrame:
-    return family_windows_of(spark, family, _feed(rows))
 
 
 def _to_nowhere(result: DataFrame, checkpoint: str) -> StreamingQuery:

@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
     with bounded(
         spark, tables(random_streams(SEED, MOST), query.plan), 2, BATCHES, (UNTIL + BASE) * US, folder
     ) as run:
-        run.changes(query)
+        run.answer(query, "relation")
     spark.stop()
 
 

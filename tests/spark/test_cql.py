@@ -66,7 +66,7 @@ def test_changes_on_spark_are_those_of_the_definition(
 ) -> None:
     query, streams = meant(text), random_streams(len(text))
     with bounded(spark, tables(streams, query.plan), partitions, 3, (UNTIL + BASE) * US) as run:
-        answer, batches = run.changes(query)
+        answer, batches = run.answer(query, "relation")
     assert batches >= 4
     assert by_instant(changes_in(answer)) == expected(query, streams, UNTIL)
 
@@ -122,7 +122,7 @@ def test_each_window_has_its_result_once(spark: SparkSession, text: str) -> None
     query, streams = meant(text), random_streams(len(text))
     assert default_mode(query.plan) == "windows"
     with bounded(spark, tables(streams, query.plan), 2, 3, (UNTIL + BASE) * US) as run:
-        answer, batches = run.windows(query)
+        answer, batches = run.answer(query, "windows")
     assert batches >= 4
     found: dict[tuple[int, int], Counter[Row]] = defaultdict(Counter)
     for start, end, *row in rows_of(answer):
@@ -157,7 +157,7 @@ def test_numbers_that_no_float_holds_and_nulls_stay_what_they_are(spark: SparkSe
     rows = [(2**60 + 1, None, None), (None, 1.5, "x"), (3, float("nan"), "")]
     streams: dict[str, list[Element]] = {"S": [(i, row) for i, row in enumerate(rows)]}
     with bounded(spark, tables(streams, query.plan, base=0), 1, 2) as run:
-        answer, _ = run.changes(query)
+        answer, _ = run.answer(query, "relation")
     came = {row[3] // US: row[:3] for row in rows_of(answer) if row[4] > 0}
     assert came[0] == rows[0]
     assert came[1] == rows[1]
@@ -175,7 +175,7 @@ def test_a_part_of_the_tuples_or_of_whole_windows_is_kept_and_the_same_ones_agai
     def kept(condition: str, batches: int) -> set[int]:
         query = meant(f"ISTREAM(SELECT l FROM S WHERE {condition})")
         with bounded(spark, tables(streams, query.plan), 1, batches) as run:
-            answer, _ = run.changes(query)
+            answer, _ = run.answer(query, "relation")
         return set(answer.column("l").to_pylist())
 
     some = kept("KEPT(0.25)", 2)

@@ -9,15 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from tests.cql.brute import US, Row
 from tests.cql.cases import meant, plain
 from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
 from tests.spark.test_cql import windows_by_definition
 
-from penstock.cql.families import families_of
+from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.spark.bounded import bounded
 from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.members import write_members
 from penstock.cql.spark.windows import family_windows_of
 from penstock.log.embedded import EmbeddedLog
 from penstock.spark.capacity import read_ungoverned
@@ -65,32 +67,51 @@ def test_a_family_gives_each_query_what_it_would_have_by_itself(spark: SparkSess
 
 
 class Kept:
-    """A stream, a checkpoint and results that runs with different queries go on with."""
+    """A stream, a checkpoint and results that different queries go on with.
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    Args:
+        live: Whether one streaming query runs all the time, or each `run` has one of its own.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, live: bool) -> None:
         self.spark, self.folder = spark, folder
+        self.table = folder / "checkpoint" / "family.json" if live else None
+        self.started: StreamingQuery | None = None
         columns = [("ts", pa.timestamp("us", "UTC")), ("l", pa.int64()), ("m", pa.float64())]
         self.log = EmbeddedLog.create(folder / "T", pa.schema(columns))
 
     def run(self, seconds: range, queries: dict[str, Query]) -> None:
         """Three rows for each of these seconds, of the keys 0, 1 and 2."""
+        (family,) = families_of(queries)
+        if self.table is not None:
+            write_members(self.table, family)
         rows = [{"ts": (at + BASE) * US, "l": key, "m": float(at)} for at in seconds for key in range(3)]
         self.log.append(pa.RecordBatch.from_pylist(rows, schema=self.log.append_schema))
-        (family,) = families_of(queries)
+        if self.table is None:
+            self._writer(family).trigger(availableNow=True).start().awaitTermination()
+            return
+        self.started = self.started or self._writer(family).start()
+        self.started.processAllAvailable()
+
+    def _writer(self, family: Family) -> DataStreamWriter:
         feed = Feed(read_ungoverned(self.spark, self.folder / "T", 5), ("l", "m"), "ts", lateness_ms=1)
-        result = family_windows_of(self.spark, family, lambda _: feed)
+        result = family_windows_of(self.spark, family, lambda _: feed, self.table)
         writer = result.writeStream.format("parquet").option("path", str(self.folder / "results"))
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
 
     def results(self) -> dict[str, dict[tuple[int, int], Any]]:
+        if self.started is not None:
+            self.started.stop()
         answer = self.spark.read.parquet(str(self.folder / "results")).toArrow()
         return by_query(answer)
 
 
-def test_queries_come_and_go_and_the_others_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("live", [False, True], ids=["over restarts", "while it runs"])
+def test_queries_come_and_go_and_the_others_lose_nothing(
+    spark: SparkSession, tmp_path: Path, live: bool
+) -> None:
     queries = {str(i): meant(f"SELECT count(*), min(m) FROM T {WINDOW} WHERE l = {i}") for i in range(3)}
-    kept = Kept(spark, tmp_path)
+    kept = Kept(spark, tmp_path, live)
     kept.run(range(10), {name: queries[name] for name in "01"})
     kept.run(range(10, 20), {name: queries[name] for name in "02"})
     kept.run(range(20, 30), queries)  # moves the time on

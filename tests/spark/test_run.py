@@ -170,21 +170,20 @@ def test_the_gist_of_a_failure_is_its_root() -> None:
     assert failure("[STREAM_FAILED] Query terminated\n=== Plan ===") == "[STREAM_FAILED] Query terminated"
 
 
-def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path: Path) -> None:
-    def cql(text: str) -> dict[str, Any]:
-        return {"class": "gold", "cql": text, "sink": "memory", "shuffle_partitions": 1}
+def cql(text: str, **more: Any) -> dict[str, Any]:
+    return {"class": "gold", "cql": text, "sink": "memory", "shuffle_partitions": 1, **more}
 
+
+SECOND = "[RANGE 1 SEC SLIDE 1 SEC]"
+
+
+def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path: Path) -> None:
     raw = spec(
         tmp_path,
         {
-            "by_window": cql("SELECT count(*) AS found FROM numbers [RANGE 1 SEC SLIDE 1 SEC]"),
+            "by_window": cql(f"SELECT count(*) AS found FROM numbers {SECOND}"),
             "newest": cql("SELECT a.n, b.n AS other FROM numbers [ROWS 1] a, numbers [ROWS 2] b"),
-            "parts": cql(
-                "REGISTER QUERY even AS SELECT count(*) AS found, max(at) AS last FROM numbers "
-                "[RANGE 1 SEC SLIDE 1 SEC] WHERE n % 2 = 0;"
-                "REGISTER QUERY fifth AS SELECT count(*) AS found, max(at) AS last FROM numbers "
-                "[RANGE 1 SEC SLIDE 1 SEC] WHERE n % 5 = 0"
-            ),
+            "fours": cql("SELECT n + 1 AS m FROM numbers WHERE n % 4 = 0", answers="rows"),
         },
     )
     report = run(spark, tmp_path, raw, 4.0, drain_s=30.0)
@@ -195,8 +194,73 @@ def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path
     counted = spark.table("by_window").toPandas()
     assert len(counted) >= 2
     assert 0 < counted["found"].sum() <= report["queries"]["by_window"]["admitted"]
-    parts = {row["query"] for row in spark.table("parts").collect()}
-    assert parts == {"even", "fifth"}
     newest = spark.table("newest")
     assert newest.agg({"_d": "sum"}).first()[0] == 2, "one of the last tuple, two of the last two"
     assert newest.where("_d > 0").count() > 100
+    fours = spark.table("fours")
+    assert fours.columns == ["m"]
+    assert fours.where("m % 4 != 1").count() == 0
+    assert 0 < report["queries"]["fours"]["selectivity"] < 0.5
+    assert report["queries"]["by_window"]["selectivity"] < 0.01
+
+
+def test_a_family_takes_a_query_of_its_file_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    def text(**rests: int) -> str:
+        one = f"SELECT count(*) AS found, max(at) AS last FROM numbers {SECOND} WHERE n % 10 < {{}}"
+        return ";".join(f"REGISTER QUERY {name} AS {one.format(rest)}" for name, rest in rests.items())
+
+    def change(_: object, at_s: float) -> None:
+        if at_s > 2:
+            file.write_text(text(few=1, most=9))
+
+    file = tmp_path / "parts.cql"
+    file.write_text(text(few=1, half=5))
+    parts = {"class": "gold", "cql_file": str(file), "sink": "memory", "shuffle_partitions": 1}
+    notes: list[str] = []
+    report = run(
+        spark,
+        tmp_path,
+        spec(tmp_path, {"parts": parts}),
+        6.0,
+        drain_s=30.0,
+        on_status=change,
+        on_note=notes.append,
+    )
+    assert report["ok"], report["errors"]
+    assert "parts: most joined, half left; 2 queries from the next micro-batch on" in notes
+    found = {
+        row["query"]: row["sum(found)"]
+        for row in spark.table("parts").groupBy("query").sum("found").collect()
+    }
+    assert {"few", "most"} <= found
+    costs = report["queries"]["parts"]["family"]
+    assert list(costs) == ["few", "most"]
+    assert costs["few"]["selectivity"] == pytest.approx(0.1, abs=0.04)
+    assert costs["most"]["row_s"] == pytest.approx(
+        costs["few"]["row_s"] * costs["most"]["selectivity"] / costs["few"]["selectivity"]
+    )
+    whole = report["queries"]["parts"]
+    assert sum(each["row_s"] for each in costs.values()) == pytest.approx(whole["row_s"])
+    assert sum(each["fixed_s"] for each in costs.values()) == pytest.approx(whole["fixed_s"])
+
+
+def test_a_view_is_computed_once_for_the_queries_that_read_it(spark: SparkSession, tmp_path: Path) -> None:
+    raw = spec(
+        tmp_path,
+        {
+            "tens": cql(f"SELECT count(*) AS found FROM few {SECOND}"),
+            "largest": cql(f"SELECT max(n) AS n FROM few {SECOND}", **{"class": "bulk"}),
+        },
+        views={"few": {"cql": "SELECT n, at FROM numbers WHERE n % 10 = 0", "computed": "once"}},
+    )
+    notes: list[str] = []
+    report = run(spark, tmp_path, raw, 4.0, drain_s=30.0, on_note=notes.append)
+    assert report["ok"], report["errors"]
+    assert "view few is computed once: as it says" in notes
+    queries = report["queries"]
+    assert queries["few"]["class"] == "gold"
+    assert 0 < queries["tens"]["offered"] < queries["few"]["offered"] / 5
+    assert queries["tens"]["offered"] == queries["largest"]["offered"]
+    assert 0 < spark.table("tens").agg({"found": "sum"}).first()[0] <= queries["tens"]["admitted"]
+    assert spark.table("largest").where("n % 10 != 0").count() == 0
+    assert 0 < queries["few"]["selectivity"] < 0.2

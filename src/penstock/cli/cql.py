@@ -54,7 +54,7 @@ def check_command(
     ] = False,
     answers: Annotated[
         str | None,
-        typer.Option(metavar="MODE", help="Also refuse what cannot be given so: windows or relation."),
+        typer.Option(metavar="MODE", help="Also refuse what cannot be given so: windows, relation or rows."),
     ] = None,
     json: Json = None,
     force: Force = False,

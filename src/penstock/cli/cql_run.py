@@ -14,16 +14,13 @@ from rich.table import Table
 
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.simulate import output_console
-from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.files import read_file
 from penstock.cql.program import Program, tuples_read
-from penstock.cql.windowing import Mode, check_mode, default_mode
+from penstock.cql.windowing import ADDED, Mode, check_mode, default_mode
 from penstock.errors import MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MODES = ("windows", "relation")
 
 
 def run_command(
@@ -32,7 +29,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="MODE",
-            help="windows: each window's result once. relation: the exact answer as changes.",
+            help="windows: each window's result once. relation: the exact answer as changes. "
+            "rows: tuple by tuple.",
             show_default="windows if they slide and close",
         ),
     ] = None,
@@ -72,9 +70,9 @@ def run_command(
             for number, (written, mode, tuples) in enumerate(todo, 1):
                 bar.update(task, description=f"query {number}")
                 with bounded(spark, tuples, batches=batches) as streams:
-                    run = streams.windows if mode == "windows" else streams.changes
-                    answer, _ = run(written.query)
-                found.append((written, mode, answer.sort_by([(name, "ascending") for name in _order(mode)])))
+                    answer, _ = streams.answer(written.query, mode)
+                order = [(name, "ascending") for name in ADDED[mode]]
+                found.append((written, mode, answer.sort_by(order) if order else answer))
                 bar.advance(task)
         finally:
             spark.stop()
@@ -107,12 +105,8 @@ def spark_plans(program: Program) -> list[str]:
 
 def check_answers(answers: str | None) -> None:
     """Refuses a way to give answers that there is not."""
-    if answers is not None and answers not in MODES:
-        raise UnknownNameError("--answers", answers, MODES)
-
-
-def _order(mode: str) -> tuple[str, ...]:
-    return ("window_start", "window_end") if mode == "windows" else (INSTANT, SIGN)
+    if answers is not None and answers not in ADDED:
+        raise UnknownNameError("--answers", answers, ADDED)
 
 
 def _table(answer: pa.Table, rows: int) -> Table:

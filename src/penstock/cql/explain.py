@@ -42,8 +42,10 @@ def running_lines(query: Query, catalog: Catalog, mode: str) -> list[str]:
     Args:
         query: Which.
         catalog: The streams it names.
-        mode: `windows` or `relation`.
+        mode: `windows`, `relation` or `rows`.
     """
+    if mode == "rows":
+        return ["answers: tuple by tuple, in Spark SQL"]
     if mode == "windows":
         return ["answers: each window's result once; Spark's own windows, joins and aggregates"]
     lines, plan = ["answers: the exact relation, as changes"], lowered(query.plan)

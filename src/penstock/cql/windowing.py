@@ -7,14 +7,15 @@ from typing import Literal
 from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.errors import CqlError
 from penstock.cql.explain import window_words
-from penstock.cql.lower import lowered
+from penstock.cql.lower import leaves_of, lowered
 from penstock.cql.plan import Plan, Query, Scan, ToStream, Windowed, WindowKind
 
-Mode = Literal["windows", "relation"]
-"""How answers are given: each window's result once, or the exact relation as changes."""
+Mode = Literal["windows", "relation", "rows"]
+"""How answers are given: each window's result once, the exact relation as changes, or tuple by tuple."""
 QUERY = "query"
 """The column with the name of the query of a family that a row is for."""
 WINDOW_COLUMNS, CHANGE_COLUMNS = ("window_start", "window_end"), (INSTANT, SIGN)
+ADDED: dict[Mode, tuple[str, ...]] = {"windows": WINDOW_COLUMNS, "relation": CHANGE_COLUMNS, "rows": ()}
 """What stands beside the columns of an answer."""
 RELATION_HINT = "run it in relation mode, which gives the exact answer as changes"
 
@@ -68,6 +69,24 @@ def closing_windows(plan: Plan) -> Plan:
     return plan
 
 
+def tuple_by_tuple(plan: Plan) -> Plan:
+    """The part of a plan that gives tuples of one stream, dropped and changed one by one.
+
+    Raises:
+        CqlError: It does more.
+    """
+    plan = lowered(plan)
+    if isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED:
+        plan = plan.input  # a relation that tuples come into and never leave: what comes is the stream
+    if leaves_of(plan) != [plan]:
+        raise CqlError(
+            "a query that gives tuples one by one drops and changes those of one stream",
+            "windows, groups, joins, DISTINCT or UNION",
+            "SELECT ... FROM a stream WHERE ..., or another way to have the answer",
+        )
+    return plan
+
+
 def default_mode(plan: Plan) -> Mode:
     """`windows` for a query over windows with a slide, if they close together; else `relation`."""
     if not any(isinstance(each, Windowed) and each.window.slide is not None for each in plan.walk()):
@@ -92,7 +111,9 @@ def check_mode(query: Query, mode: Mode, family: bool = False) -> None:
     """
     if mode == "windows":
         closing_windows(query.plan)
-    added = (WINDOW_COLUMNS if mode == "windows" else CHANGE_COLUMNS) + ((QUERY,) if family else ())
+    elif mode == "rows":
+        tuple_by_tuple(query.plan)
+    added = ADDED[mode] + ((QUERY,) if family else ())
     for name in query.names:
         if name.lower() in added:
             rule = f"{', '.join(added)} stand beside the columns of an answer"

@@ -12,7 +12,7 @@ from penstock.cql.errors import CqlError
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.windowing import Mode, check_mode, default_mode
+from penstock.cql.windowing import Mode, check_mode, default_mode, tuple_by_tuple
 from penstock.pipeline.columns import parse_type
 
 
@@ -39,24 +39,81 @@ class Continuous:
     family: Family | None = None
 
 
-def continuous(text: str, streams: Mapping[str, Stream]) -> Continuous:
+Streams = tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
+Views = tuple[tuple[str, str], ...]
+
+
+def continuous(
+    text: str, streams: Mapping[str, Stream], views: Mapping[str, str] | None = None
+) -> Continuous:
     """What a text means: one query, or a family of queries with names; views may come before them.
+
+    Args:
+        text: In CQL.
+        streams: The pipeline's.
+        views: The pipeline's, in CQL.
 
     Raises:
         CqlError: It means nothing, or more than one thing.
     """
-    known = [(n, tuple(s.columns.items()), s.event_time) for n, s in streams.items() if s.columns is not None]
-    return _continuous(text, tuple(known))
+    return _continuous(text, _known(streams), tuple((views or {}).items()))
 
 
-@lru_cache(maxsize=64)  # a pipeline asks several times, and a thousand queries take a second
-def _continuous(
-    text: str, streams: tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
-) -> Continuous:
+def catalog_of(streams: Mapping[str, Stream], views: Mapping[str, str]) -> Catalog:
+    """What a pipeline's queries can name.
+
+    Raises:
+        CqlError: A view means nothing.
+    """
+    return _catalog(_known(streams), tuple(views.items()))
+
+
+def _known(streams: Mapping[str, Stream]) -> Streams:
+    return tuple(
+        (n, tuple(s.columns.items()), s.event_time) for n, s in streams.items() if s.columns is not None
+    )
+
+
+def _catalog(streams: Streams, views: Views) -> Catalog:
     catalog = Catalog()
     for name, columns, event_time in streams:
         types = {column: parse_type(kind)[0] for column, kind in columns}
         catalog.add(StreamDef(name, types, timestamp=event_time))
+    for name, text in views:
+        add_view(catalog, name, text)
+    return catalog
+
+
+def add_view(catalog: Catalog, name: str, text: str) -> Query:
+    """Registers a view; returns what it means.
+
+    One that only drops and changes tuples is a stream, so that those who read it can give it windows.
+
+    Raises:
+        CqlError: It means nothing, or is more than one query.
+    """
+    names = set(catalog.names)
+    found = read_program(text, catalog).queries
+    if len(found) != 1 or found[0].name is not None or set(catalog.names) != names:
+        raise CqlError("a view is one query", f"view {name} with other statements", "SELECT ... FROM ...")
+    query, text = found[0].query, text.strip().rstrip(";")
+    if not query.plan.is_stream and _is_tuple_by_tuple(query):
+        text = f"ISTREAM({text})"
+    read_program(f"REGISTER VIEW {name} AS {text}", catalog)
+    return query
+
+
+def _is_tuple_by_tuple(query: Query) -> bool:
+    try:
+        tuple_by_tuple(query.plan)
+    except CqlError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)  # a pipeline asks several times, and a thousand queries take a second
+def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
+    catalog = _catalog(streams, views)
     found = read_program(text, catalog).queries
     if not found:
         raise CqlError("cql has a query", "none", "SELECT ... FROM a stream")

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.config import FlowConfig, Place
 from penstock.cql.errors import CqlError
+from penstock.cql.families import Family
 from penstock.cql.windowing import Mode, streams_read
 from penstock.errors import UnknownNameError
 from penstock.log.protocol import RESERVED_COLUMNS
@@ -36,6 +37,7 @@ from penstock.pipeline.sources import (
     kind_only,
 )
 from penstock.pipeline.sql import streams_in, table_names
+from penstock.pipeline.views import ViewConfig, decide, query_of
 from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_name
 
 __all__ = ["PipelineConfig", "QueryConfig", "SparkConfig", "StreamConfig", "sink_guarantee"]
@@ -281,7 +283,9 @@ class PipelineConfig(FlowConfig):
     queries: dict[SqlName, QueryConfig] = Field(
         min_length=1, description="{hot: {class: gold, sql: ..., sink: {...}}}"
     )
-
+    views: dict[SqlName, ViewConfig] = Field(
+        {}, description="{warm: {cql: SELECT * FROM readings WHERE celsius > 30}}, for queries in CQL"
+    )
     checkpoints: Place | None = Field(
         None, description="directory of the queries' checkpoints, which lets runs go on from each other"
     )
@@ -294,6 +298,7 @@ class PipelineConfig(FlowConfig):
         self._refuse_twins(
             "streams", ((name, name.lower()) for name in self.streams), "differ by more than case"
         )
+        self._check_views()
         for name, query in self.queries.items():
             if query.cls not in self.classes:
                 raise unknown_name(query.cls, self.classes, "queries", name, "class")
@@ -336,6 +341,20 @@ class PipelineConfig(FlowConfig):
                     f"must {rule}", f"{value!r}, which {first[value]} has", "change one", kind, name
                 )
             first[value] = name
+
+    def _check_views(self) -> None:
+        names = {name.lower(): kind for kind in ("streams", "queries") for name in getattr(self, kind)}
+        for name, view in self.views.items():
+            if name.lower() in names:
+                kind = names[name.lower()]
+                raise refused(f"must differ from all {kind}", repr(name), "rename it", "views", name)
+            try:
+                query_of(self, name)
+                if view.computed == "once":
+                    decide(self, name, lambda _: None)
+            except CqlError as error:
+                rule = f"{error.where} {error.rule}".strip()
+                raise refused(rule, error.got, error.hint, "views", name, "cql") from None
 
     def _check_streams(self, name: str, query: QueryConfig) -> None:
         if query.is_continuous:
@@ -402,7 +421,15 @@ class PipelineConfig(FlowConfig):
 
     def continuous(self, query: str) -> Continuous:
         """What a query in CQL, or of boxes, means."""
-        return continuous(self.queries[query].continuous_text(self.streams), self.streams)
+        return continuous(self.queries[query].continuous_text(self.streams), self.streams, self._views)
+
+    @property
+    def _views(self) -> dict[str, str]:
+        return {name: view.cql for name, view in self.views.items()}
+
+    def family_of(self, query: str) -> Family | None:
+        """The queries that are computed together under this name, if it is a family."""
+        return self.continuous(query).family if self.queries[query].is_continuous else None
 
     def checkpoint_of(self, query: str, run: Path) -> str:
         """Where a query's checkpoint lies: as it says, as the pipeline says, or in the run directory."""

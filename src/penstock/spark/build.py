@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.members import write_members
 from penstock.cql.spark.relation import changes_of
+from penstock.cql.spark.rows import rows_of
 from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
@@ -21,11 +24,13 @@ from penstock.log.open import load_stream
 from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
 from penstock.pipeline.cql import answers_of
+from penstock.pipeline.families import LiveFamily
 from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig, StreamConfig
 from penstock.spark.flow import Flow
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
+from penstock.spark.statistics import counted
 from penstock.spark.telling import one_line, told
 
 Function = Callable[[SparkSession, dict[str, DataFrame]], DataFrame]
@@ -34,6 +39,8 @@ Function = Callable[[SparkSession, dict[str, DataFrame]], DataFrame]
 PARTITIONS_APART_MS = 1000
 """How far apart by arrival a grant may end in the partitions of a stream: it is cut inside segments, as if
 their rows had come evenly."""
+FAMILY_FILE = "family.json"
+"""In a checkpoint: the queries of a family, which every micro-batch reads."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -98,6 +105,8 @@ class Built:
     sink: LogStreamSink | None
     checkpoint: str
     guarantee: str
+    live: LiveFamily | None = None
+    """Of a family whose queries come and go with its file."""
 
 
 def load_functions(config: PipelineConfig) -> dict[str, Function]:
@@ -153,10 +162,11 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 
 
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
-    query = config.queries[name]
+    query, live = config.queries[name], None
+    checkpoint = config.checkpoint_of(name, run)
     with told(f"queries.{name}.{query.kind} gives a result"):
         if query.is_continuous:
-            result = _continuous(flow, config, name)
+            result, live = _continuous(flow, config, name, checkpoint)
         else:
             streams = _read_streams(flow, config, name)
             if function is None:
@@ -171,13 +181,12 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
             type(result).__name__ if not isinstance(result, DataFrame) else "one that is not streaming",
             "read one of its streams",
         )
-    checkpoint = config.checkpoint_of(name, run)
     sink = None
     if isinstance(query.sink, LogSink):
         sink = _log_sink(flow, config, query.sink.stream, result)
     elif isinstance(query.sink, ParquetSink):
         _check_files(name, Path(query.sink.path), Path(checkpoint))
-    return Built(name, result, sink, checkpoint, sink_guarantee(query.sink))
+    return Built(name, result, sink, checkpoint, sink_guarantee(query.sink), live)
 
 
 def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame) -> LogStreamSink:
@@ -202,26 +211,35 @@ def _check_files(name: str, path: Path, checkpoint: Path) -> None:
         )
 
 
-def _continuous(flow: Flow, config: PipelineConfig, name: str) -> DataFrame:
+def _continuous(
+    flow: Flow, config: PipelineConfig, name: str, checkpoint: str
+) -> tuple[DataFrame, LiveFamily | None]:
     """A query in CQL: every leaf of its plan has a reader of its own, and all of them one cut."""
     meant, cls = config.continuous(name), config.queries[name].cls
     readers = flow.query(name, cls)
+    answers = answers_of(meant, config.queries[name].answers)
+    # tuples that go into the log one by one are a segment, and keep where they come from
+    kept = ORIGIN if answers == "rows" and isinstance(config.queries[name].sink, LogSink) else ()
 
     def feed(stream: str) -> Feed:
         spec = config.streams[stream]
         time, late_ms = spec.event_time or ARRIVAL, round(spec.lateness_s * 1000)
         if spec.event_time is None and spec.partitions > 1:
             late_ms = PARTITIONS_APART_MS
-        metadata = [POSITION] if spec.event_time is not None else [ARRIVAL, POSITION]
+        metadata = [*kept, *([] if spec.event_time is not None or kept else [ARRIVAL]), POSITION]
         rows = readers.read_stream(stream, metadata, _starting(spec))
         # Spark takes rows at the watermark for late: one that came with the newest is not
-        return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1)
+        return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1, kept=kept)
 
     if meant.family is not None:
-        return family_windows_of(flow.spark, meant.family, feed)
-    if answers_of(meant, config.queries[name].answers) == "windows":
-        return windows_of(meant.query, feed)
-    return changes_of(meant.query, feed)
+        if config.queries[name].cql_file is None:
+            return family_windows_of(flow.spark, meant.family, feed), None
+        publish = partial(write_members, Path(checkpoint).absolute() / FAMILY_FILE)
+        publish(meant.family)
+        live = LiveFamily(config, name, meant.family, publish)
+        return family_windows_of(flow.spark, meant.family, feed, *publish.args), live
+    compiled = {"windows": windows_of, "relation": changes_of, "rows": rows_of}[answers]
+    return compiled(meant.query, feed), None
 
 
 def _starting(stream: StreamConfig) -> str:
@@ -250,7 +268,7 @@ def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, Da
 def start_query(spark: SparkSession, config: PipelineConfig, built: Built) -> StreamingQuery:
     """Starts a query; what Spark refuses of it is said in one line."""
     query = config.queries[built.name]
-    writer = built.result.writeStream.outputMode(query.mode).queryName(built.name)
+    writer = counted(built.result).writeStream.outputMode(query.mode).queryName(built.name)
     writer = writer.option("checkpointLocation", built.checkpoint)
     with told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
         return _to_sink(writer, config, built).start()

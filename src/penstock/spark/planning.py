@@ -12,22 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.open import load_stream
 from penstock.log.paced import PacedLog, create_paced
-from penstock.log.protocol import StreamLog
+from penstock.log.recent import last_rows, rate_per_s
 from penstock.log.schedule import schedule_constant
+from penstock.pipeline.settle import settle_views
 from penstock.pipeline.sinks import LogSink, NoopSink
 from penstock.pipeline.sources import FilesSource, LogSource
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.run import OnStatus, run_pipeline
 
 SAMPLE_ROWS = 65_536
-RATE_OVER_S = 60.0
-"""Time before a stream's last row over which its rate is taken."""
 SLACK_S = 60.0
 """Rows are there for longer than asked: queries start late."""
 
@@ -56,6 +54,7 @@ def plan_pipeline(
     Returns:
         The plan, with `errors` of queries and sources that failed.
     """
+    config, _ = settle_views(config, config.run or Path())  # as they are settled where it really runs
     with tempfile.TemporaryDirectory(prefix="penstock-plan-", dir=folder) as place:
         apart, played = set_apart(config, Path(place), seconds + SLACK_S)
 
@@ -142,7 +141,7 @@ def _played(config: PipelineConfig, name: str, directory: Path, seconds: float) 
             "feed it first, or give it a source: {kind: generator, rate: 1000}",
         )
     with load_stream(place) as log:
-        rows, per_s = _last_rows(log), _rate_per_s(log)
+        rows, per_s = last_rows(log, SAMPLE_ROWS), rate_per_s(log)
         if rows.num_rows == 0 or per_s <= 0:
             raise InvalidInputError(
                 f"stream {name} has rows: its rate is taken from them", "none", "feed it first"
@@ -156,25 +155,3 @@ def _played(config: PipelineConfig, name: str, directory: Path, seconds: float) 
             log.key_buckets,
             config.streams[name].event_time,
         )
-
-
-def _last_rows(log: StreamLog) -> pa.RecordBatch:
-    found = [pa.RecordBatch.from_pylist([], schema=log.user_schema)]
-    for p in range(log.partitions):
-        end = log.end(p)
-        first = max(log.start(p), end - SAMPLE_ROWS // log.partitions)
-        found += [log.read(segment).select(log.user_schema.names) for segment in log.headers(p, first, end)]
-    return pa.concat_batches(found)
-
-
-def _rate_per_s(log: StreamLog) -> float:
-    """Rows a second in the last minute of each partition; one that had no more has its own last minute."""
-    total = 0.0
-    for p in range(log.partitions):
-        headers = log.header_arrays(p, log.start(p), log.end(p), keys=False)
-        if not len(headers):
-            continue
-        recent = headers.arrival_max_us >= headers.arrival_max_us[-1] - RATE_OVER_S * 1e6
-        span_us = headers.arrival_max_us[-1] - headers.arrival_min_us[recent][0]
-        total += float(headers.rows[recent].sum()) / max(float(span_us) / 1e6, 1.0)
-    return total

@@ -28,12 +28,14 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.control.client import ControlSilentError
 from penstock.control.rundir import REPORT, check_new, dump_json
 from penstock.errors import PenstockError
+from penstock.pipeline.settle import settle_views
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
 from penstock.spark.flow import Flow
 from penstock.spark.produce import ProducerProcess
 from penstock.spark.report import class_report, query_report
 from penstock.spark.session import pipeline_session
+from penstock.spark.statistics import Selectivity, family_costs, sampled_fractions
 
 STATUS_EVERY_S = 1.0
 MEASUREMENTS = "measurements.jsonl"
@@ -80,6 +82,10 @@ def run_pipeline(
     """
     directory = new_run_directory(run or config.run or Path("runs") / timestamped("pipeline"))
     config = config.model_copy(update={"run": directory, "dry_run": config.dry_run or dry_run})
+    note = on_note or (lambda _: None)
+    config, settled = settle_views(config, directory)
+    for line in settled:
+        note(line)
     with ExitStack() as stack:
         stack.enter_context(importable(base))
         functions = load_functions(config)
@@ -91,7 +97,7 @@ def run_pipeline(
             spark = pipeline_session(config.spark, "penstock run", log_level="FATAL")
             stack.callback(spark.stop)
         stop = stack.enter_context(_stopped_by_signals())
-        running = _Running(config, directory, spark, producers, on_status, on_note or (lambda _: None))
+        running = _Running(config, directory, spark, producers, on_status, note)
         stack.callback(running.close)
         running.start(functions)
         if on_ready is not None:
@@ -134,6 +140,8 @@ class _Running:
         self._status: dict[str, Any] | None = None
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
+        self._selectivity: dict[str, Selectivity] = {}
+        self._looks = 0
         self._said: set[str] = set()
         self._ended: set[str] = set()
         """Files of the record that could not be written."""
@@ -155,6 +163,7 @@ class _Running:
         new = {built.name for built in self.built if not (Path(built.checkpoint) / "commits").exists()}
         for built in self.built:
             self.queries[built.name] = start_query(self.spark, self.config, built)
+            self._selectivity[built.name] = Selectivity()
         self._await_readiness(new)
         self.producers.begin()
         self._began_s = time.monotonic()
@@ -204,6 +213,8 @@ class _Running:
     def _measure(self) -> None:
         assert self.flow is not None
         self._look_for_failures()
+        self._look_for_changes()
+        self._look_at_results()
         for name, error in self.producers.errors.items():
             self._say_once(f"stream {name}: {error}" if name in self.config.streams else error)
         try:
@@ -245,6 +256,19 @@ class _Running:
             self.failed[name] = "it was stopped" if error is None else failure(text)
             self._record(f"errors/{name}.txt", text + "\n")
             self._note(f"query {name} failed: {self.failed[name]}")
+
+    def _look_for_changes(self) -> None:
+        for built in self.built:
+            if built.live is not None and (said := built.live.look()) is not None:
+                self._note(said)
+
+    def _look_at_results(self) -> None:
+        """Of one query after the other: a look takes milliseconds, and many queries would take many."""
+        names = list(self.queries)
+        name = names[self._looks % len(names)]
+        self._looks += 1
+        if name not in self.failed:
+            self._selectivity[name].look(self.queries[name])
 
     def _record(self, file: str, text: str) -> None:
         """Adds to a file of the record. On a full disk that file ends, and the queries go on."""
@@ -290,6 +314,7 @@ class _Running:
         queries = query_report(status)
         for built in self.built:
             queries.setdefault(built.name, {"class": self.config.queries[built.name].cls})
+            queries[built.name] |= self._statistics(built, queries[built.name])
             queries[built.name] |= {
                 "sink": self.config.queries[built.name].sink.kind,
                 "guarantee": built.guarantee,
@@ -309,6 +334,14 @@ class _Running:
             "streams": self.producers.progress,
             "plan": self._plan,
         }
+
+    def _statistics(self, built: Built, report: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"selectivity": self._selectivity[built.name].fraction}
+        family = self.config.family_of(built.name) if built.live is None else built.live.family
+        if family is not None:
+            fractions = sampled_fractions(self.config, family)
+            found["family"] = family_costs(family, fractions, report.get("fixed_s"), report.get("row_s"))
+        return found
 
     def close(self) -> None:
         """Ends what is still there; after `finish` that is nothing but the sinks' locks."""

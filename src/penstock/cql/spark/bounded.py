@@ -21,6 +21,7 @@ from penstock.cql.families import Family
 from penstock.cql.plan import Query
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.relation import changes_of
+from penstock.cql.spark.rows import rows_of
 from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
@@ -54,9 +55,11 @@ class Bounded:
     last_us: int
 
     def frame(self, query: Query, mode: str) -> DataFrame:
-        """A query's answer as a streaming DataFrame: `windows` or `relation`."""
+        """A query's answer as a streaming DataFrame: `windows`, `relation` or `rows`."""
         if mode == "windows":
             return windows_of(query, self.feeds.__getitem__)
+        if mode == "rows":
+            return rows_of(query, self.feeds.__getitem__)
         ahead = {name: replace(feed, time="ahead") for name, feed in self.feeds.items()}
         changes = changes_of(query, ahead.__getitem__, self.partitions, AHEAD_US)
         return changes.where(f"{INSTANT} <= {self.last_us}")  # nobody has seen what leaves a window later
@@ -68,18 +71,13 @@ class Bounded:
             self.frame(query, mode).explain()
         return shown.getvalue().strip()
 
-    def changes(self, query: Query) -> tuple[pa.Table, int]:
-        """A query's changes until the streams' end, and how many micro-batches it took."""
+    def answer(self, query: Query, mode: str) -> tuple[pa.Table, int]:
+        """A query's answer until the streams' end, and how many micro-batches it took."""
         with self._settings():
-            return self._run(self.frame(query, "relation"))
-
-    def windows(self, query: Query) -> tuple[pa.Table, int]:
-        """A query's results of the windows that have closed by then."""
-        with self._settings():
-            return self._run(self.frame(query, "windows"))
+            return self._run(self.frame(query, mode))
 
     def family(self, family: Family) -> tuple[pa.Table, int]:
-        """The same of all queries of a family."""
+        """The same of all queries of a family, by window."""
         with self._settings():
             return self._run(family_windows_of(self.spark, family, self.feeds.__getitem__))
 

@@ -90,7 +90,7 @@ def run_case(spark: SparkSession, case: Case, partitions: int = 1, batches: int 
     query = written.query
     tuples = tuples_read(program, query, case.data)
     with bounded(spark, tuples, partitions, batches) as streams:
-        answer, took = streams.changes(query)
+        answer, took = streams.answer(query, "relation")
     expected = read_answer(case.expected, [column.type for column in query.plan.columns])
     got = elements_of(answer)
     return Verdict(

@@ -12,6 +12,7 @@ from penstock.cql.engine.run import ORDER
 from penstock.cql.plan import Filter, Map, Plan, Scan, UnionAll
 from penstock.cql.spark.members import Members, after_watermark
 from penstock.cql.spark.text import TIME
+from penstock.cql.windowing import QUERY
 
 BEAT = "_beat"
 
@@ -27,6 +28,7 @@ class Feed:
         order: Spark SQL of a number by which rows of one instant are in order.
         lateness_ms: How far behind the newest row others may come; what comes later is dropped.
         heartbeat: A column that is true in rows that only say how late it is; `None` if there are none.
+        kept: Other columns of the rows, which stay beside the stream's where tuples are given one by one.
     """
 
     rows: DataFrame
@@ -35,26 +37,36 @@ class Feed:
     order: str = "0L"
     lateness_ms: int = 0
     heartbeat: str | None = None
+    kept: Sequence[str] = ()
 
 
 Feeds = Callable[[str], Feed]
 """Gives the feed of a stream; a plan that reads it twice asks twice."""
 
 
-def leaf_rows(leaf: Plan, feeds: Feeds, members: Members) -> DataFrame:
-    """A leaf's tuples, with `_time` and their order."""
+def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = True) -> DataFrame:
+    """A leaf's tuples, with `_time`, their order, and what their feed keeps.
+
+    Args:
+        leaf: Which.
+        feeds: Gives the streams.
+        members: The family's queries.
+        watermarked: Whether what is made of them goes by the watermark.
+    """
     if isinstance(leaf, Scan):
-        return _scanned(leaf, feeds(leaf.stream))
+        return _scanned(leaf, feeds(leaf.stream), watermarked)
     if isinstance(leaf, UnionAll):
         return members.unite(leaf, [leaf_rows(each, feeds, members) for each in leaf.inputs], TIME, ORDER)
     assert isinstance(leaf, Filter | Map)
-    rows = leaf_rows(leaf.input, feeds, members)
+    rows = leaf_rows(leaf.input, feeds, members, watermarked)
     if isinstance(leaf, Filter):
-        return members.where(rows, leaf.condition, TIME)
-    return members.select(rows, leaf.columns, leaf.items, TIME, ORDER)
+        return members.where(rows, leaf.condition, TIME if watermarked else None)
+    columns = {column.name for column in leaf.input.columns}
+    kept = [name for name in rows.columns if name not in columns and name != QUERY]
+    return members.select(rows, leaf.columns, leaf.items, *kept)
 
 
-def _scanned(leaf: Scan, feed: Feed) -> DataFrame:
+def _scanned(leaf: Scan, feed: Feed, watermarked: bool) -> DataFrame:
     # the watermark is of a column of its own: those of the stream stay without
     columns = [
         F.col(f"`{name}`").cast(column.type).alias(column.name)
@@ -62,6 +74,7 @@ def _scanned(leaf: Scan, feed: Feed) -> DataFrame:
     ]
     time, order = F.col(f"`{feed.time}`").alias(TIME), F.expr(feed.order).alias(ORDER)
     beats = [] if feed.heartbeat is None else [F.col(feed.heartbeat).alias(BEAT)]
-    rows = feed.rows.select(*columns, time, order, *beats)
-    rows = rows.withWatermark(TIME, f"{feed.lateness_ms} milliseconds")
+    rows = feed.rows.select(*columns, time, order, *feed.kept, *beats)
+    if watermarked:
+        rows = rows.withWatermark(TIME, f"{feed.lateness_ms} milliseconds")
     return rows.where(after_watermark(f"NOT {BEAT}", TIME)).drop(BEAT) if beats else rows

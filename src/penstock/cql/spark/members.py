@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
@@ -13,6 +15,18 @@ from penstock.cql.families import PARAMETER, Family, parameters_in
 from penstock.cql.plan import Column, UnionAll
 from penstock.cql.spark.text import spark_sql
 from penstock.cql.windowing import QUERY
+from penstock.log.files import replace_text
+
+
+def write_members(file: Path, family: Family) -> None:
+    """Writes the table of a family's queries, whole or not at all.
+
+    A streaming query that reads it (`Members(..., file)`) has these queries from its next micro-batch on.
+    """
+    names = [QUERY, *(f"{PARAMETER}{i}" for i in range(len(family.shape.types)))]
+    rows = [dict(zip(names, (name, *values), strict=True)) for name, values in family.members.items()]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, json.dumps(rows))
 
 
 def after_watermark(condition: str, time: str) -> str:
@@ -33,14 +47,23 @@ class Members:
     Args:
         spark: The session.
         family: Its queries; `None` for a query by itself, which has no parameters.
+        file: From `write_members`, if queries may come and go while it runs; executors must reach it.
     """
 
-    def __init__(self, spark: SparkSession | None = None, family: Family | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession | None = None, family: Family | None = None, file: Path | None = None
+    ) -> None:
         if spark is None or family is None:
             return
         types = [f"{PARAMETER}{i} {kind}" for i, kind in enumerate(family.shape.types)]
-        rows = [(name, *constants) for name, constants in family.members.items()]
-        self._table = spark.createDataFrame(rows, ", ".join([f"{QUERY} STRING", *types]))
+        schema = ", ".join([f"{QUERY} STRING", *types])
+        if file is None:
+            rows = [(name, *constants) for name, constants in family.members.items()]
+            self._table = spark.createDataFrame(rows, schema)
+        else:
+            # Spark lists a plan's files once, but reads one of several lines anew, and whole, in every batch
+            reader = spark.read.schema(schema).option("multiLine", True).option("mode", "FAILFAST")
+            self._table = reader.json(file.as_uri())
 
     def where(self, rows: DataFrame, condition: exp.Expr, time: str | None = None) -> DataFrame:
         """The rows that fulfil a condition.

@@ -7,6 +7,7 @@ columns. A window has the tuples from its start until before its end, and closes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -47,9 +48,18 @@ def windows_of(query: Query, feeds: Feeds) -> DataFrame:
     return _named(Compiler(feeds, Members()).rows(plan), plan, query.names)
 
 
-def family_windows_of(spark: SparkSession, family: Family, feeds: Feeds) -> DataFrame:
-    """The results of all queries of a family: `query` has the name of the one that a row is for."""
-    members, plan = Members(spark, family), closing_windows(family.shape.plan)
+def family_windows_of(
+    spark: SparkSession, family: Family, feeds: Feeds, file: Path | None = None
+) -> DataFrame:
+    """The results of all queries of a family: `query` has the name of the one that a row is for.
+
+    Args:
+        spark: The session.
+        family: What to compute.
+        feeds: Gives the streams.
+        file: With the table of its queries, read anew in each micro-batch; see `write_members`.
+    """
+    members, plan = Members(spark, family, file), closing_windows(family.shape.plan)
     made = members.for_all(Compiler(feeds, members).rows(plan))
     return _named(made, plan, family.shape.names)
 
