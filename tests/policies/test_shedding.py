@@ -103,7 +103,8 @@ def test_no_shedder_keeps_more_than_it_may_but_for_a_first_batch_that_is_too_lar
     fraction = made.keep.astype(float) if made.keep_fraction is None else made.keep_fraction
     assert made.kept_load == pytest.approx(float(load @ fraction))
     assert ((fraction > 0) == made.keep).all()
-    assert made.keep[load <= 0].all()
+    # an empty batch costs nothing, but is dropped with its window
+    assert made.keep[load <= 0].all() or name == "window"
     too_much = made.kept_load > observation.capacity * (1 + 1e-9)
     if too_much:
         one = made.keep & (load > 0)
