@@ -204,7 +204,7 @@ def test_the_cost_model_by_the_example_of_fiscato_5_3() -> None:
 
 def test_the_cost_model_looks_back_over_its_memory_and_past_idle_intervals() -> None:
     cost = TupleCostConfig(memory=2).build()
-    for rows, busy_s in ((1000, 1.0), (100, 0.2), (0, 0.0), (300, 0.2)):
+    for rows, busy_s in ((1000, 1.0), (0, 0.2), (0, 0.0), (400, 0.2)):
         cost.measure(rows, busy_s)
     assert cost.cost_per_row_s == pytest.approx(0.001)
 

@@ -44,19 +44,20 @@ class TupleCost:
         self._busy_s: deque[float] = deque(maxlen=self.config.memory)
 
     def measure(self, rows: float, measured_s: float) -> None:
-        """Takes in an interval; one in which nothing was processed says nothing."""
+        """Takes in an interval; an idle one says nothing."""
         if rows < 0 or measured_s < 0:
             raise InvalidInputError(
                 "rows and time are 0 or more", f"{rows} rows in {measured_s} s", "of the last interval"
             )
-        if rows > 0 and measured_s > 0:
+        if measured_s > 0:
             self._rows.append(rows)
             self._busy_s.append(measured_s)
 
     @property
     def cost_per_row_s(self) -> float | None:
         """C_T; `None` before anything was processed."""
-        return sum(self._busy_s) / sum(self._rows) if self._rows else None
+        rows = sum(self._rows)
+        return sum(self._busy_s) / rows if rows > 0 else None
 
     def keep_rows(self, interval_s: float) -> float | None:
         """N_keep of the coming interval; `None` before anything was processed."""

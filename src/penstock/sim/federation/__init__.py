@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.sim.federation import placement
 from penstock.sim.federation.engine import Federation, FederationConfig, FederationResult
 from penstock.sim.federation.layout import (
     AVG,
@@ -32,4 +33,5 @@ __all__ = [
     "QueryKind",
     "QuerySpec",
     "mixed",
+    "placement",
 ]

@@ -77,18 +77,26 @@ class _Batches:
     rows: IntArray
     sic: FloatArray
     arrival_s: FloatArray
+    done_s: FloatArray
+    """CPU seconds that were spent on each already."""
+
+    @classmethod
+    def of(cls, fragment: IntArray, rows: IntArray, sic: FloatArray, arrival_s: FloatArray) -> _Batches:
+        return cls(fragment, rows, sic, arrival_s, np.zeros(fragment.size))
 
     @classmethod
     def none(cls) -> _Batches:
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
+        return cls.of(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
 
     def where(self, mask: np.ndarray) -> _Batches:
-        return _Batches(self.fragment[mask], self.rows[mask], self.sic[mask], self.arrival_s[mask])
+        return _Batches(*(getattr(self, field)[mask] for field in _FIELDS))
 
     @classmethod
     def joined(cls, parts: Sequence[_Batches]) -> _Batches:
-        fields = ("fragment", "rows", "sic", "arrival_s")
-        return cls(*(np.concatenate([getattr(part, field) for part in parts]) for field in fields))
+        return cls(*(np.concatenate([getattr(part, field) for part in parts]) for field in _FIELDS))
+
+
+_FIELDS = ("fragment", "rows", "sic", "arrival_s", "done_s")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +169,11 @@ class Federation:
             np.zeros(layout.nodes, np.int64) for _ in range(4)
         )
 
+    @property
+    def known_sic(self) -> FloatArray:
+        """What each node knows of each query's SIC; NaN: nothing."""
+        return self._coordinators.reported
+
     def run(self, run_s: float) -> FederationResult:
         """Runs for so long from the start."""
         times, values = [], []
@@ -215,22 +228,23 @@ class Federation:
         """Works off the buffers in order of arrival; what does not get done stays."""
         batches, layout = self._buffer, self.layout
         node = layout.node[batches.fragment]
-        load_s = batches.rows * layout.cost[batches.fragment] * self._row_s[node]
+        load_s = batches.rows * layout.cost[batches.fragment] * self._row_s[node] - batches.done_s
         # buffers lie by node, in order of arrival: a sum over all less the sum up to the node's first
         upto_s = np.cumsum(load_s)
         first = np.searchsorted(node, np.arange(layout.nodes))
-        before_s = np.concatenate([[0.0], upto_s])[first]
-        done_s = from_s + upto_s - before_s[node]
-        done = done_s <= now_s + 1e-12
+        end_s = from_s + upto_s - np.concatenate([[0.0], upto_s])[first][node]
+        done = end_s <= now_s + 1e-12
         finished = batches.where(done)
         self._count(self.processed, finished)
         self._admitted.add(finished.fragment, finished.sic)
+        spent_s = np.where(done, load_s, np.maximum(0.0, load_s - (end_s - now_s)))
         rows = np.bincount(node[done], weights=finished.rows, minlength=layout.nodes)
-        busy_s = np.bincount(node[done], weights=load_s[done], minlength=layout.nodes)
+        busy_s = np.bincount(node, weights=spent_s, minlength=layout.nodes)
         for i in range(layout.nodes):
             self._costs[i].measure(float(rows[i]), float(busy_s[i]))
+        batches.done_s += spent_s
         self._buffer = batches.where(~done)
-        self._emit(finished, done_s[done], now_s)
+        self._emit(finished, end_s[done], now_s)
 
     def _emit(self, finished: _Batches, done_s: FloatArray, now_s: float) -> None:
         """Fragments whose window ends put out what they processed up to then."""
@@ -241,7 +255,7 @@ class Federation:
         size = layout.fragments
         self._held_sic += np.bincount(finished.fragment[~late], weights=finished.sic[~late], minlength=size)
         some = np.flatnonzero(emits & (self._held_sic > 0))
-        out = _Batches(
+        out = _Batches.of(
             some, layout.output_rows[some], self._held_sic[some], self._emit_s[some] + config.delay_s
         )
         self._held_sic[emits] = 0.0
@@ -265,7 +279,9 @@ class Federation:
         fragment = layout.source_fragment[sent.source]
         self._coordinators.offered(now_s - _JUST, layout.query[fragment], sic)
         there = self._on_way.arrival_s <= now_s
-        came = _Batches.joined([_Batches(fragment, sent.rows, sic, sent.sent_s), self._on_way.where(there)])
+        came = _Batches.joined(
+            [_Batches.of(fragment, sent.rows, sic, sent.sent_s), self._on_way.where(there)]
+        )
         self._on_way = self._on_way.where(~there)
         self._count(self.offered, came)
         gone = self._down[layout.node[came.fragment]]
@@ -286,10 +302,15 @@ class Federation:
         admitted_sic = self._admitted.by_node()
         keep = np.ones(query.size, np.bool_)
         for node in range(layout.nodes):
-            part = slice(bounds[node], bounds[node + 1])
+            first, end = int(bounds[node]), int(bounds[node + 1])
             capacity = self._costs[node].keep_rows(self.config.interval_s)
-            if capacity is None or part.start == part.stop:
+            if first < end and batches.done_s[first] > 0:
+                first += 1  # it is being processed: no longer in the buffer
+            if capacity is None or first == end:
                 continue  # nothing processed yet, so no cost is known: everything waits
+            part = slice(first, end)
+            # one batch more than the interval holds, or the node would run dry before the next
+            capacity += float(batches.rows[part].max())
             seen = ShedObservation(
                 self._tick,
                 now_s,
