@@ -82,6 +82,17 @@ def test_on_one_node_the_mean_sic_is_what_the_capacity_is_of_the_load() -> None:
     assert jain_index(sic.mean(axis=0)) > 0.99
 
 
+def test_where_dropping_is_not_free_it_takes_capacity_from_what_is_kept() -> None:
+    layout = Layout.of([QuerySpec(COV)] * 30, np.zeros(30, np.int64), 1)
+    offered = float(layout.offered_per_s[0])
+    free, dear = (
+        run(layout, offered / 4, run_s=60.0, drop_cost_fraction=cost).after(20.0).mean()
+        for cost in (0.0, 0.1)
+    )
+    # kept + 0.1 * (1 - kept) = 0.25
+    assert (free, dear) == pytest.approx((0.25, 0.15 / 0.9), rel=0.03)
+
+
 def test_balance_sic_evens_out_what_random_shedding_does_to_queries_of_many_fragments() -> None:
     layout = spread_out(mixed(60, (1, 6), seed=2), 6)
     capacity = float(layout.offered_per_s.mean()) * 0.3
@@ -197,6 +208,10 @@ def test_placements_put_fragments_of_a_query_on_different_nodes_and_follow_their
         (lambda: FederationConfig(0.0), "capacity_rows_per_s must be a positive number"),
         (lambda: FederationConfig(1.0, interval_s=2.0), "no longer than a window; got 2.0"),
         (lambda: FederationConfig(1.0, delay_s=-1.0), "a delay is 0 or more; got -1.0"),
+        (
+            lambda: FederationConfig(1.0, drop_cost_fraction=2.0),
+            "drop_cost_fraction must lie between 0 and 1",
+        ),
         (lambda: FederationConfig(1.0, stw_s=0.0), "stw_s must be a positive number"),
         (lambda: Outage(5.0, 5.0, 0), "an outage ends after it begins; got 5.0 to 5.0 s"),
         (lambda: Outage(1.0, 5.0, 0, "oracle"), "at a node or at 'coordinators'; got 'oracle'"),

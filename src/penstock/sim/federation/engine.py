@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError, require_positive
+from penstock.errors import InvalidInputError, require_fraction, require_positive
 from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray, SourceTimeWindow, source_tuple_sic
 from penstock.policies.shedding import Shedder, ShedObservation, TupleCost, WaitingBatches
@@ -41,6 +41,7 @@ class FederationConfig:
         delay_s: Network delay between nodes, and to the coordinators.
         updates: Whether coordinators report at all (updateSIC).
         count_admitted: Whether a node adds to a report what it has admitted since and cannot be in it.
+        drop_cost_fraction: What it costs to drop a row, as a part of what it costs to process one.
         bursts: How sources burst.
     """
 
@@ -52,6 +53,7 @@ class FederationConfig:
     delay_s: float = 0.005
     updates: bool = True
     count_admitted: bool = True
+    drop_cost_fraction: float = 0.0
     bursts: Bursts | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +67,7 @@ class FederationConfig:
                 self.interval_s,
                 f"at most {self.window_s} s",
             )
+        require_fraction("drop_cost_fraction", self.drop_cost_fraction, "0 if dropping is free")
         if self.delay_s < 0:
             raise InvalidInputError("a delay is 0 or more", self.delay_s, "0.005 on a LAN, 0.05 on a WAN")
 
@@ -159,6 +162,7 @@ class Federation:
         rng = np.random.default_rng((seed, 4))
         self._emit_s = rng.random(layout.fragments) * config.window_s
         self._held_sic = np.zeros(layout.fragments)
+        self._dropping_s = np.zeros(layout.nodes)
         self._buffer = _Batches.none()
         self._on_way = _Batches.none()
         self._results = _Batches.none()
@@ -232,14 +236,14 @@ class Federation:
         # buffers lie by node, in order of arrival: a sum over all less the sum up to the node's first
         upto_s = np.cumsum(load_s)
         first = np.searchsorted(node, np.arange(layout.nodes))
-        end_s = from_s + upto_s - np.concatenate([[0.0], upto_s])[first][node]
+        end_s = (from_s + self._dropping_s - np.concatenate([[0.0], upto_s])[first])[node] + upto_s
         done = end_s <= now_s + 1e-12
         finished = batches.where(done)
         self._count(self.processed, finished)
         self._admitted.add(finished.fragment, finished.sic)
-        spent_s = np.where(done, load_s, np.maximum(0.0, load_s - (end_s - now_s)))
+        spent_s = np.where(done, load_s, np.maximum(0.0, load_s - np.maximum(0.0, end_s - now_s)))
         rows = np.bincount(node[done], weights=finished.rows, minlength=layout.nodes)
-        busy_s = np.bincount(node, weights=spent_s, minlength=layout.nodes)
+        busy_s = np.bincount(node, weights=spent_s, minlength=layout.nodes) + self._dropping_s
         for i in range(layout.nodes):
             self._costs[i].measure(float(rows[i]), float(busy_s[i]))
         batches.done_s += spent_s
@@ -326,8 +330,17 @@ class Federation:
                 capacity,
             )
             keep[part] = self._shedders[node].decide(seen).keep
-        self._count(self.shed, batches.where(~keep))
+        self._drop(batches.where(~keep))
         self._buffer = batches.where(keep)
+
+    def _drop(self, batches: _Batches) -> None:
+        """What a node sheds takes part of its next interval, where dropping is not free."""
+        self._count(self.shed, batches)
+        node = self.layout.node[batches.fragment]
+        cost = batches.rows * self.layout.cost[batches.fragment]
+        rows = np.bincount(node, weights=cost, minlength=self.layout.nodes)
+        dropping_s = rows * self._row_s * self.config.drop_cost_fraction
+        self._dropping_s = np.minimum(dropping_s, self.config.interval_s)
 
     def _count(self, total: IntArray, batches: _Batches) -> None:
         node = self.layout.node[batches.fragment]
