@@ -29,7 +29,9 @@ from pydantic import (
 from penstock.errors import InvalidInputError
 from penstock.model import LOAD_MANAGER_NAMES, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.quality.sic import STW_S
 from penstock.policies.scheduling import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
+from penstock.policies.shedding import Shedder, shedder_config
 from penstock.validation import (
     Part,
     Seconds,
@@ -42,6 +44,9 @@ from penstock.validation import (
 )
 
 Sampling = Literal["auto", "row", "segment", "key"]
+
+CLASS_SHEDDERS = ("balance-sic", "random", "oldest")
+"""Those that choose among the waiting segments of all queries of a class, by their headers."""
 
 HINT = "see docs/ and examples/pipelines"
 
@@ -108,6 +113,10 @@ class ClassConfig(Part):
     manager: str = Field("deadline", description="the load manager")
     settings: dict[str, Any] = Field({}, description="the manager's, e.g. {victims: oldest}")
     sampling: Sampling = Field("auto", description="what is shed together: auto, row, segment or key")
+    shedder: str | None = Field(
+        None,
+        description="what is shed over all its queries, e.g. balance-sic; none: a sample",
+    )
     shed_lane: bool = Field(False, description="true keeps what is shed for a backfill")
     poison_after: int | None = Field(
         None, ge=1, description="set a grant aside after so many failures, e.g. 3"
@@ -127,6 +136,13 @@ class ClassConfig(Part):
         if manager not in LOAD_MANAGER_NAMES:
             raise unknown_name(manager, LOAD_MANAGER_NAMES)
         return manager
+
+    @field_validator("shedder")
+    @classmethod
+    def _known_shedder(cls, shedder: str | None) -> str | None:
+        if shedder is not None and shedder not in CLASS_SHEDDERS:
+            raise unknown_name(shedder, CLASS_SHEDDERS)
+        return shedder
 
     @model_validator(mode="after")
     def _buildable(self) -> ClassConfig:
@@ -148,6 +164,10 @@ class ClassConfig(Part):
     def manager_config(self) -> Any:
         """The load manager's configuration."""
         return typed_manager_config(self.manager, self.settings, self.manager)
+
+    def build_shedder(self) -> Shedder | None:
+        """The class's shedder, if it has one."""
+        return None if self.shedder is None else shedder_config(self.shedder).build()
 
     def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
         """The class with some keys changed while it runs; another manager starts from its own defaults."""
@@ -210,6 +230,9 @@ class FlowConfig(Part):
         None, description="where executors read the log: grpc://host:port, or a directory; none: as `log`"
     )
     trim: bool = Field(False, description="true removes rows that every registered reader is past")
+    stw_s: Seconds = Field(
+        STW_S, alias="stw", description="the source time window over which SIC is reported, e.g. 10s"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="of the samples: 0, 1, 2, ...")
 
     @field_validator("address")

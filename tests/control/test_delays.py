@@ -16,7 +16,8 @@ from penstock.model import DelayStats
 def stretch(*segments: tuple[int, float, float]) -> Stretch:
     rows = np.array([s[0] for s in segments], np.int64)
     low, high = (np.array([s[i] for s in segments], np.float64) for i in (1, 2))
-    return Stretch("r", 0, 100 + np.cumsum(rows) - rows, rows, low, high)
+    firsts = 100 + np.cumsum(rows) - rows
+    return Stretch("r", 0, firsts, firsts, rows, low, high)
 
 
 def test_the_arrivals_of_a_part_of_a_stretch_are_those_of_its_rows() -> None:

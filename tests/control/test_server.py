@@ -122,7 +122,7 @@ def test_a_source_joins_asks_plans_and_asks_again(control: Control) -> None:
     client, stream = control.client(), control.stream("trip", 1500)
     assert client.request(hello("trip", stream)) == {"ok": True}
     answer = granted(client, "trip")
-    assert answer == {"end": {"0": 1000}, "late": {"0": 0}, "plan": {}, "tick": False}
+    assert answer == {"end": {"0": 1000}, "late": {"0": 0}, "plan": {}, "tick": False, "sources": 1}
     offset = Offset.initial("trip", {0: 0}).advanced(
         {0: 1000}, {}, plan=Offset("", {}, {}).plan, books=Books(1000)
     )

@@ -22,6 +22,8 @@ class Stretch:
 
     reader: str
     partition: int
+    segment: npt.NDArray[np.int64]
+    """Where each segment begins, also the part of it that does not wait any more."""
     first: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
     arrival_min_s: FloatArray
@@ -90,7 +92,7 @@ def _stretch(reader: str, partition: int, headers: HeaderArrays, first: int, end
     if firsts[0] > headers.first_position[0]:  # a grant ended inside this segment
         part = (firsts[0] - headers.first_position[0]) / headers.rows[0]
         low_s = np.concatenate(([low_s[0] + part * (high_s[0] - low_s[0])], low_s[1:]))
-    return Stretch(reader, partition, firsts, ends - firsts, low_s, high_s)
+    return Stretch(reader, partition, headers.first_position, firsts, ends - firsts, low_s, high_s)
 
 
 def profile(waiting: Waiting) -> WaitingRows:

@@ -24,7 +24,8 @@ def change_class(governor: Governor, name: str, changes: Mapping[str, Any]) -> N
     _check_change(governor, name, before.config, config)
     if config.manager == before.config.manager and config.settings == before.config.settings:
         period_s = config.manager_config().period_s(config.target_s)
-        governed = replace(before, config=config, period_s=period_s)
+        shedder = before.shedder if config.shedder == before.config.shedder else config.build_shedder()
+        governed = replace(before, config=config, period_s=period_s, shedder=shedder)
         governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
         governed.cycle.dry_run = config.dry_run or governor.config.dry_run
     else:

@@ -12,6 +12,7 @@ from penstock.control.observe import ClassPlant
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import Sampling
 from penstock.log.protocol import StreamLog
+from penstock.policies.shedding.base import Shedder
 
 
 class RunRecorder(Recorder, Protocol):
@@ -31,6 +32,8 @@ class GovernedClass:
     gives_grants: bool
     period_s: float
     """How often a manager decides that does not give grants."""
+    shedder: Shedder | None = None
+    """What is shed over all its queries; `None` for a sample of each query's rows."""
 
 
 def govern(
@@ -47,7 +50,7 @@ def govern(
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
-    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s)
+    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, config.build_shedder())
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,15 @@ from penstock.control.backlog import Waiting, cut, left_of, look
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
-from penstock.control.granting import lease_of, row_limit, same_cut, tick_of, warn_of_late
+from penstock.control.granting import lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
 from penstock.control.segments import Segments
+from penstock.control.shedding import ClassShedding
+from penstock.control.sic import SicLedger
 from penstock.control.turns import Turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
@@ -73,6 +75,8 @@ class Governor:
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.segments = Segments()
+        self.sic = SicLedger(config.stw_s)
+        self._shedding = ClassShedding(self.sic, self.clock, timer)
         self.removed: dict[str, Any] = {}
         """By class that was taken out while it ran, its last status."""
         self.shedding = True
@@ -139,12 +143,22 @@ class Governor:
         # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
+        self.sic.joined(reader.token, key)
         return reader
 
-    def share(self, stream: str, cls: str) -> None:
-        """A query of a class writes a shared segment: the class owns it, and lower ones may read it."""
+    def share(self, stream: str, cls: str, tokens: Iterable[str] = ()) -> None:
+        """A query of a class writes a shared segment: the class owns it, and lower ones may read it.
+
+        Args:
+            stream: Where it lies.
+            cls: The class.
+            tokens: Of the query's readers.
+        """
         self.governed(cls)
         self.segments.own(stream, cls, self.reads(), self.priorities)
+        self.sic.shares(stream, tokens)
+        for reader in self.readers.values():
+            self.sic.joined(reader.token, reader.query)
 
     def check_read(self, stream: str, cls: str) -> None:
         """Refuses a class that is above the owner of the segment it wants to read."""
@@ -158,6 +172,7 @@ class Governor:
             query = self.queries[reader.query]
             del query.readers[reader.id]
             query.past[reader.id] = self.as_it_is(reader)
+            self.sic.gone(query.key, reader.id)
             query.leader = None
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
@@ -272,6 +287,8 @@ class Governor:
             plant = self.classes[query.cls].plant
             plant.admitted_rows += processed
             plant.shed_rows += max(0, _rows(offset) - admitted)
+            stream = str(reader.log.directory)
+            self.sic.decided(self.timer(), query.key, reader_id, stream, _rows(offset), processed)
         reader.offset = reader.counted = offset
         query.data_since_tick &= not offset.tick
         return True
@@ -347,12 +364,21 @@ class Governor:
             return Answer(dict(reader.positions), {}, KEEP_ALL, tick=True)
         turn = self._scheduler.turn(query)
         grant = self._decider.grant(query, waiting, turn, self.shedding)
-        decided = cut(waiting, grant, row_limit(query, turn))
+        decided, chosen = cut(waiting, grant, row_limit(query, turn)), None
+        if self.shedding and not query.draining:
+            others = [q for q in self.queries.values() if q.cls == query.cls and q.readers and q is not query]
+            class_turn = self._scheduler.turn_of(query.cls)
+            chosen = self._shedding.choose(governed, query, others, grant, class_turn, most_rows(query))
+        if chosen is not None:
+            decided = chosen.cut
         target_s = governed.plant.cls.delay_target_s
         warn_of_late(query, self.clock() - waiting.oldest_s, target_s, decided.late_rows)
         plan = self._plan(governed, query, grant.keep_fraction)
         query.lease = lease_of(waiting, decided, grant, plan, self.timer())
         query.lease.planned_s = max(turn.length_s, query.cost.fixed_s)
+        if chosen is not None:
+            query.lease.plans = chosen.plans
+            query.lease.planned_s = query.cost.batch_s(chosen.rows)
         return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
 
     def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:

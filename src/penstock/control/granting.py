@@ -26,11 +26,15 @@ OLD_TARGETS = 10.0
 
 def row_limit(query: Query, turn: Turn) -> float:
     """Rows that a batch may have: what its turn holds, once its cost is known, and never a leap."""
-    growth = max(FIRST_ROWS, GROWTH * query.largest_rows)
-    if query.cost.warming:
-        return FIRST_ROWS
-    known = timing(query, turn)
-    return growth if known is None else min(growth, max(1.0, query.cost.rows_in(known.length_s)))
+    most, known = most_rows(query), timing(query, turn)
+    if query.cost.warming or known is None:
+        return most
+    return min(most, max(1.0, query.cost.rows_in(known.length_s)))
+
+
+def most_rows(query: Query) -> float:
+    """Rows that a batch may have by those before it: nothing is known of much larger ones."""
+    return FIRST_ROWS if query.cost.warming else max(FIRST_ROWS, GROWTH * query.largest_rows)
 
 
 def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: float) -> Lease:
@@ -63,7 +67,8 @@ def same_cut(lease: Lease, reader: Reader) -> Answer | None:
     ends = {**reader.positions, **lease.ends[reader.id]}
     if ends == dict(reader.positions):
         return None
-    return Answer(ends, lease.late.get(reader.id, {}), lease.plan)
+    plan = lease.plans.get(reader.id, lease.plan)
+    return Answer(ends, lease.late.get(reader.id, {}), plan, sources=len(lease.ends))
 
 
 def warn_of_late(query: Query, age_s: float, target_s: float, rows: int) -> None:

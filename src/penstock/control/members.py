@@ -68,6 +68,7 @@ class Lease:
         ends: By reader, where it ends.
         late: By reader, before which positions rows are late.
         plan: What is kept.
+        plans: By reader, where a shedder has chosen segments of each.
         answered: Readers that have their answer for this micro-batch.
         logged: Readers for which Spark has planned it.
         replay: Spark runs a batch again after a restart, without having asked.
@@ -87,6 +88,7 @@ class Lease:
     ends: dict[str, dict[int, int]]
     late: dict[str, dict[int, int]]
     plan: Plan = KEEP_ALL
+    plans: Mapping[str, Plan] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
     logged: set[str] = field(default_factory=set)
     replay: bool = False
@@ -226,6 +228,8 @@ class Answer:
     late: Mapping[int, int]
     plan: Plan
     tick: bool = False
+    sources: int = 1
+    """Readers of its query."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class ControlServer:
                 remove_class(self.governor, message["cls"])
                 return {"ok": True}
             case "share":
-                self.governor.share(message["stream"], message["cls"])
+                self.governor.share(message["stream"], message["cls"], message.get("tokens", ()))
                 return {"ok": True}
             case "release":
                 self.governor.segments.release(message["stream"])
@@ -265,6 +265,7 @@ class ControlServer:
                     "late": {str(p): position for p, position in answer.late.items()},
                     "plan": answer.plan.to_json(),
                     "tick": answer.tick,
+                    "sources": answer.sources,
                 }
             if not is_leader or time.monotonic() >= deadline:
                 # under AvailableNow a reader waits for its turn only if its question can open a grant

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.control.classes import GovernedClass
 from penstock.control.governor import Governor
 from penstock.control.members import Gone, Query
 from penstock.control.what_if import plan
+from penstock.policies.quality.fairness import jain_index
 
 PLANNED = ("needs", "feasible", "least_target_s")
 """What of the plan is in the status: whether any allocation meets a class's target, and which it could."""
@@ -43,6 +47,7 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
     used_s = governor.turns.used_s[name]
     rows = {key: sum(q[key] for q in queries.values()) for key in ("offered", "admitted", "shed", "waiting")}
     ages = [q["oldest_waiting_s"] for q in queries.values() if q["oldest_waiting_s"] is not None]
+    sics = [q["sic"] for q in queries.values() if q["sic"] is not None]
     return {
         "target_s": plant.cls.delay_target_s,
         "priority": governed.config.priority,
@@ -59,6 +64,8 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
         "used_s": used_s,
         "share": used_s / total_s if total_s > 0 else None,
         "quota": governor.capacity.shares[name],
+        "sic": sum(sics) / len(sics) if sics else None,
+        "jain": jain_index(np.array(sics)) if sics else None,
         "headroom": decision.headroom if decision is not None else None,
         "reason": decision.reason if decision is not None else None,
         "floor_s": governor.floor_s(name),
@@ -73,8 +80,12 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
         **{reader.id: _reader(governor.as_it_is(reader)) for reader in query.readers.values()},
     }
     ages = [r["oldest_waiting_s"] for r in each.values() if r["oldest_waiting_s"] is not None]
+    sic = governor.sic.of(query.key, governor.timer())
     return {
         "name": query.name,
+        "sic": sic.value,
+        "sic_batch": sic.batch,
+        "silent": [Path(stream).name for stream in sic.silent],
         **{key: sum(r[key] for r in each.values()) for key in ("offered", "admitted", "shed", "waiting")},
         "oldest_waiting_s": max(ages, default=None),
         "running": query.lease is not None,

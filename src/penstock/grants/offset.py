@@ -64,6 +64,7 @@ class Offset:
         ungoverned: The source granted it to itself because the control plane was silent.
         tick: A grant without rows, which lets Spark close windows.
         stream: Id of the stream that the positions are of.
+        sic: SIC of each row of the grant, by the rows that its stream had offered in the source time window.
     """
 
     reader: str
@@ -76,6 +77,7 @@ class Offset:
     ungoverned: bool = False
     tick: bool = False
     stream: str = ""
+    sic: float = 0.0
 
     @classmethod
     def initial(cls, reader: str, positions: Positions, stream: str = "") -> Offset:
@@ -97,8 +99,9 @@ class Offset:
         for name in ("ungoverned", "tick"):
             if getattr(self, name):
                 encoded[name] = True
-        if self.stream:
-            encoded["stream"] = self.stream
+        for name in ("stream", "sic"):
+            if getattr(self, name):
+                encoded[name] = getattr(self, name)
         return encoded
 
     @classmethod
@@ -121,6 +124,7 @@ class Offset:
             ungoverned=encoded.get("ungoverned", False),
             tick=encoded.get("tick", False),
             stream=encoded.get("stream", ""),
+            sic=encoded.get("sic", 0.0),
         )
 
     def advanced(

@@ -7,7 +7,7 @@ Probabilities are whole numbers of `SCALE`: what is written in an offset is exac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from penstock.errors import InvalidInputError
 SCALE = 1 << 32
 """Probabilities are in parts of this."""
 
-Unit = Literal["row", "segment", "key"]
+Unit = Literal["row", "segment", "key", "chosen"]
 Sampling = Literal["auto", "row", "segment", "key"]
 SAMPLINGS: tuple[Sampling, ...] = ("auto", "row", "segment", "key")
 
@@ -34,13 +34,14 @@ class Plan:
 
     Attributes:
         unit: What a coin is tossed for: a row (inside segments that were themselves chosen), a whole
-            segment, or a bucket of the key's hash.
+            segment, or a bucket of the key's hash; `chosen` where no coin decides, but a shedder did.
         segment_keep: Probability that a segment is opened, in parts of `SCALE`.
         row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`.
         key_keep: For unit `key`, how many of the stream's key buckets are kept; else 0.
         seed: Of the hash.
         drawn: Part of the rows that lie in opened segments, in parts of `SCALE`, where weights are taken
             from it instead of `segment_keep`; else 0. See `evened`.
+        chosen: For unit `chosen`, by partition where the kept segments begin.
     """
 
     unit: Unit = "row"
@@ -49,26 +50,38 @@ class Plan:
     key_keep: int = 0
     seed: int = 0
     drawn: int = 0
+    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def keeps_all(self) -> bool:
-        return self.unit != "key" and self.segment_keep == SCALE and self.row_keep == SCALE
+        return self.unit in ("row", "segment") and self.segment_keep == SCALE and self.row_keep == SCALE
 
-    def keep_probability(self, key_buckets: int = 0) -> float:
-        """Probability with which a row that is not late is kept: one over the weight of a kept row."""
+    def keep_probability(self, key_buckets: int = 0) -> float | None:
+        """Probability with which a row that is not late is kept: one over the weight of a kept row.
+
+        `None` where that is not known: segments were chosen, and not at random.
+        """
         if self.unit == "key":
             return self.key_keep / key_buckets
+        if self.unit == "chosen":
+            return self.drawn / SCALE if self.drawn else None
         return ((self.drawn or self.segment_keep) / SCALE) * (self.row_keep / SCALE)
 
     def to_json(self) -> dict[str, Any]:
         """Only what differs from keeping everything: offsets stay short."""
         default = Plan()
         names = ("unit", "segment_keep", "row_keep", "key_keep", "seed", "drawn")
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
+        encoded = {
+            name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)
+        }
+        if self.chosen:
+            encoded["chosen"] = {str(p): list(firsts) for p, firsts in self.chosen.items()}
+        return encoded
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Plan:
-        return cls(**encoded)
+        chosen = {int(p): tuple(firsts) for p, firsts in encoded.get("chosen", {}).items()}
+        return cls(**{**encoded, "chosen": chosen})
 
 
 KEEP_ALL = Plan()
@@ -105,6 +118,8 @@ def plan_for(keep_fraction: float, sampling: Sampling, seed: int, key_buckets: i
 
 def opened(plan: Plan, partition: int, first_positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which segments are opened, by their first position; the others are dropped unread."""
+    if plan.unit == "chosen":
+        return np.isin(first_positions, np.array(plan.chosen.get(partition, ()), np.int64))
     if plan.segment_keep == SCALE:
         return np.ones(first_positions.size, np.bool_)
     return _toss(plan.seed, 2 * partition + 1, first_positions) < np.uint64(plan.segment_keep)

@@ -62,12 +62,12 @@ def evened(log: ReadableLog, offset: Offset) -> Plan:
     the chance, which is right on average for any number.
     """
     plan = offset.plan
-    if plan.unit == "key" or plan.segment_keep in (0, SCALE):
+    if plan.unit in ("key", "chosen") or plan.segment_keep in (0, SCALE):
         return plan
     spans = [_span(log, offset, p) for p in offset.end]
     segments = sum(firsts.size for _, firsts, _ in spans)
     if plan.unit == "row" and segments * plan.segment_keep < _FEW_SEGMENTS * SCALE:
-        keep = plan.keep_probability()
+        keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
         opening = min(1.0, _FEW_SEGMENTS / max(1, segments))
         plan = replace(plan, segment_keep=round(opening * SCALE), row_keep=round(keep / opening * SCALE))
     rows = sum(int(inside.sum()) for _, _, inside in spans)
@@ -76,7 +76,8 @@ def evened(log: ReadableLog, offset: Offset) -> Plan:
         return plan
     row_keep, drawn = plan.row_keep, 0
     if plan.unit == "row":
-        row_keep = min(SCALE, max(1, round(plan.keep_probability() * rows / opened_rows * SCALE)))
+        keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
+        row_keep = min(SCALE, max(1, round(keep * rows / opened_rows * SCALE)))
     if plan.unit == "row" or segments * plan.segment_keep >= _FEW_SEGMENTS * SCALE:
         drawn = max(1, round(opened_rows / rows * SCALE))
     return replace(plan, row_keep=row_keep, drawn=drawn)

@@ -31,6 +31,8 @@ class Given:
     late: Mapping[int, int]
     plan: Plan
     ungoverned: bool = False
+    sources: int = 1
+    """Of its query: each has its part of the query's SIC."""
 
 
 class Asking:
@@ -68,7 +70,7 @@ class Asking:
             return None
         end = {int(p): position for p, position in answer["end"].items()}
         late = {int(p): position for p, position in answer["late"].items()}
-        return Given(end, late, Plan.from_json(answer["plan"]))
+        return Given(end, late, Plan.from_json(answer["plan"]), sources=answer.get("sources", 1))
 
     def finish(self, start: Offset) -> None:
         """Says that it wants no further grant, if somebody listens."""

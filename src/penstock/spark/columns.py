@@ -45,10 +45,16 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
     return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])
 
 
-def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: float) -> pa.RecordBatch:
+def with_metadata(piece: Piece, metadata: Sequence[str], weight: float | None, sic: float) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them.
 
     Rows of a shared segment have stood for others before: their weights multiply, their SIC is theirs.
+
+    Args:
+        piece: Which rows.
+        metadata: Columns to add.
+        weight: One over the chance with which they were kept; `None`, and null, where that is unknown.
+        sic: Of each row.
     """
     rows = piece.rows
     user = [field for field in rows.schema if field.name not in RESERVED_COLUMNS]
@@ -64,7 +70,7 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float, sic: flo
         elif name == "_sic":
             column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
         else:
-            column = pa.array(np.full(count, weight))
+            column = pa.nulls(count, pa.float64()) if weight is None else pa.array(np.full(count, weight))
             if name in rows.schema.names:
                 column = pc.multiply(column, rows.column(name))
         columns.append((pa.field(name, column.type), column))

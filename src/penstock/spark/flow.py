@@ -138,6 +138,7 @@ class Flow:
             slot=slot,
             token=uuid.uuid4().hex,
             driver=self.driver,
+            stw_s=self.config.stw_s,
         )
         self.tokens.add(options.token)
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
@@ -181,14 +182,16 @@ class Flow:
                 f"a result without {', '.join(missing)}",
                 "read with metadata=penstock.ORIGIN and select them",
             )
-        classes = sorted({s.cls for s in sources_of(result) if s.token in self.tokens})
+        mine = [source for source in sources_of(result) if source.token in self.tokens]
+        classes = sorted({source.cls for source in mine})
         if len(classes) != 1:
             raise InvalidInputError(
                 f"segment {name} comes from governed streams of one class",
                 " and ".join(classes) or "none of this flow",
                 "read them with flow.read_stream or flow.query",
             )
-        message = {"op": "share", "stream": str(self.config.log / name), "cls": classes[0]}
+        tokens = sorted(source.token for source in mine)
+        message = {"op": "share", "stream": str(self.config.log / name), "cls": classes[0], "tokens": tokens}
         self.request(message)
         if name in self._sinks:  # a query that is started again
             self._sinks.pop(name).close()

@@ -41,10 +41,12 @@ from penstock.grants.selection import (
     select,
     share_out,
 )
+from penstock.grants.sic import row_sic
 from penstock.log.about import read_about
 from penstock.log.open import open_stream
 from penstock.log.protocol import StreamLog
 from penstock.log.readers import ReaderRegistry
+from penstock.policies.quality.sic import STW_S
 from penstock.spark.asking import Asking, Given
 from penstock.spark.columns import coalesced, spark_schema, with_metadata
 
@@ -77,6 +79,7 @@ class SourceOptions:
         slot: Which of its query's readers it is; empty for a reader that is a query of its own.
         token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
         driver: Of the flow: which Spark application it is.
+        stw_s: The source time window, by which rows have their SIC.
     """
 
     stream: str
@@ -95,6 +98,7 @@ class SourceOptions:
     slot: str = ""
     token: str = ""
     driver: str = ""
+    stw_s: float = STW_S
 
     def to_option(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -131,7 +135,7 @@ class ReadTask(InputPartition):
     plan: Plan
     ranges: list[Range]
     metadata: tuple[str, ...]
-    weight: float
+    weight: float | None
     sic: float
 
 
@@ -292,7 +296,8 @@ class _Planner:
 
     def _propose(self, start: Offset, given: Given) -> Offset:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
-        draft = replace(draft, plan=evened(self.log, draft))
+        sic = row_sic(self.log, draft.end, round(self.options.stw_s * 1e6), given.sources)
+        draft = replace(draft, plan=evened(self.log, draft), sic=sic)
         selections = select(self.log, draft)
         books = grant_books(self.log, draft, selections)
         journal = self._journal_of(start)
@@ -327,10 +332,9 @@ class _Planner:
             return []
         shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
         keep = offset.plan.keep_probability(self.log.key_buckets)
-        offered = max(1, sum(offset.end[p] - offset.start.get(p, 0) for p in offset.end))
-        weight = 1.0 / keep if keep > 0 else 0.0
+        weight = 1.0 / keep if keep else None
         return [
-            ReadTask(self.options.read_from, offset.plan, share, self.options.metadata, weight, 1.0 / offered)
+            ReadTask(self.options.read_from, offset.plan, share, self.options.metadata, weight, offset.sic)
             for share in shares
         ]
 

@@ -1,0 +1,139 @@
+"""What queries' results stand on: their SIC over the source time window, from what grants decided.
+
+A query's SIC is the part of its sources' rows that was admitted, each source counting alike; of a source that
+is a shared segment, times the SIC of the query that writes it, since operators conserve SIC. Rows that were
+shed, late, expired or set aside are missing in it, whatever the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.policies.quality.sic import SLIDE_S, SlidingSums, query_sic
+
+_OFFERED, _KEPT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySic:
+    """A query's SIC.
+
+    Attributes:
+        value: Over the source time window; `None` before its first batch.
+        batch: Of its last micro-batch alone.
+        silent: Streams that offered it nothing in the window.
+    """
+
+    value: float | None = None
+    batch: float | None = None
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Source:
+    """Rows of one reader: offered and admitted, in the window, and of the last micro-batch."""
+
+    stream: str
+    sums: SlidingSums
+    since_s: float
+    last: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(slots=True)
+class SicLedger:
+    """The books by source time window.
+
+    Attributes:
+        stw_s: Its length.
+        writers: By the place of a shared segment, the query that writes it.
+    """
+
+    stw_s: float
+    writers: dict[str, str] = field(default_factory=dict)
+    _tokens: dict[str, str] = field(default_factory=dict)
+    """By token of a reader, the segment that its query writes."""
+    _sources: dict[str, dict[str, _Source]] = field(default_factory=dict)
+    """By query and reader."""
+    _values: dict[str, float] = field(default_factory=dict)
+    """By query, its last known SIC."""
+
+    def shares(self, stream: str, tokens: Iterable[str]) -> None:
+        """A query with these readers writes a shared segment."""
+        self._tokens.update(dict.fromkeys(tokens, stream))
+
+    def joined(self, token: str, query: str) -> None:
+        """A reader of a query is there."""
+        if token in self._tokens:
+            self.writers[self._tokens[token]] = query
+
+    def decided(
+        self, now_s: float, query: str, reader: str, stream: str, offered: int, admitted: int
+    ) -> None:
+        """A micro-batch is planned that decided about so many rows of a reader, and admits so many."""
+        sources = self._sources.setdefault(query, {})
+        source = sources.get(reader)
+        if source is None:
+            slides = max(1, round(self.stw_s / SLIDE_S))
+            sums = SlidingSums(2, self.stw_s, self.stw_s / slides)
+            source = sources[reader] = _Source(stream, sums, now_s)
+        source.sums.add(now_s, np.array([_OFFERED, _KEPT]), np.array([offered, admitted], np.float64))
+        source.last = float(offered), float(admitted)
+
+    def gone(self, query: str, reader: str) -> None:
+        """A reader has left."""
+        self._sources.get(query, {}).pop(reader, None)
+
+    def of(self, query: str, now_s: float) -> QuerySic:
+        """A query's SIC now. One that had no batch within a window keeps what it had."""
+        return self._of(query, now_s, set())
+
+    def _of(self, query: str, now_s: float, above: set[str]) -> QuerySic:
+        sources = self._sources.get(query, {})
+        if not sources or query in above:  # a segment that is made of itself has no beginning
+            return QuerySic(self._values.get(query))
+        kept, offered, heard, last, silent = 0.0, 0.0, 0, 0.0, []
+        for source in sources.values():
+            offered_rows, kept_rows = source.sums.sums(now_s).tolist()
+            upstream = self._upstream(source.stream, now_s, above | {query})
+            if offered_rows > 0:
+                heard += 1
+                offered += 1.0
+                kept += upstream * kept_rows / offered_rows
+            else:
+                silent.append(source.stream)
+            last += upstream * (source.last[_KEPT] / source.last[_OFFERED] if source.last[_OFFERED] else 1.0)
+        batch = last / len(sources)
+        if heard:
+            fraction = np.array([heard / len(sources)])
+            self._values[query] = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
+        return QuerySic(self._values.get(query), batch, tuple(silent))
+
+    def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
+        """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""
+        source = self._sources.get(query, {}).get(reader)
+        if source is None or now_s - source.since_s < self.stw_s:
+            return None
+        return float(source.sums.sums(now_s)[_OFFERED]) or None
+
+    def _upstream(self, stream: str, now_s: float, above: set[str]) -> float:
+        writer = self.writers.get(stream)
+        if writer is None:
+            return 1.0
+        value = self._of(writer, now_s, above).value
+        return 1.0 if value is None else value
+
+    def upstream(self, stream: str, now_s: float) -> float:
+        """What part of its own sources a stream stands on: 1, but for shared segments."""
+        return self._upstream(stream, now_s, set())
+
+    def readers_of(self, query: str) -> list[str]:
+        """The queries that read what a query writes."""
+        streams = {stream for stream, writer in self.writers.items() if writer == query}
+        return [
+            other
+            for other, sources in self._sources.items()
+            if other != query and any(source.stream in streams for source in sources.values())
+        ]
