@@ -1,0 +1,245 @@
+"""The seam between shedders and plants: headers of what waits, what may be kept, and which of it is.
+
+A shedder decides for a whole class at once, each control period, over the waiting batches of all its queries.
+A batch is whatever a plant can drop as one: a segment of the log, a batch in a node's input buffer, or one
+key bucket of either. Only headers are looked at, an array a field; a dropped batch is never decoded. How much
+may be kept comes from the load manager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from penstock.errors import InvalidInputError
+from penstock.model import FloatArray
+from penstock.policies.quality.sic import BoolArray, IntArray
+
+Unit = Literal["row", "segment", "key"]
+"""What is kept or dropped as one, as in a grant's plan."""
+
+_ROUNDING = 1.0 + 1e-12
+"""A batch that fits but for the last bit of a sum fits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingBatches:
+    """Headers of waiting batches, one array a field, in order of arrival.
+
+    Attributes:
+        query: Which query each belongs to, an index into the arrays by query.
+        rows: Its rows; 0 for an empty batch that only carries SIC.
+        sic: SIC of all its rows together.
+        arrival_min_s: When its first row arrived.
+        arrival_max_s: When its last row arrived.
+        window: Number of the query's window that it belongs to; for `window`.
+        key: Key of its rows, or number of their key bucket; for `semantic` by range.
+        utility: What it is worth in the user's own terms; for `semantic` by utility.
+    """
+
+    query: IntArray
+    rows: IntArray
+    sic: FloatArray
+    arrival_min_s: FloatArray
+    arrival_max_s: FloatArray
+    window: IntArray | None = None
+    key: FloatArray | None = None
+    utility: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "sic", "arrival_min_s", "arrival_max_s", "window", "key", "utility"):
+            array = getattr(self, name)
+            if array is not None and array.size != self.query.size:
+                raise InvalidInputError(
+                    f"waiting batches have one {name} each",
+                    f"{array.size} for {self.query.size} batches",
+                    "give arrays of one length",
+                )
+
+    @property
+    def size(self) -> int:
+        return int(self.query.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShedObservation:
+    """What a shedder may know when it decides.
+
+    Attributes:
+        id: Number of the decision; with the shedder's seed it fixes every coin.
+        now_s: The moment.
+        batches: What waits.
+        reported_sic: Each query's SIC as its coordinator last reported it; NaN where nothing is known yet.
+        admitted_sic: SIC of each query that was admitted here and cannot be in that report yet.
+        capacity: How much may be kept until the next decision: rows, or CPU seconds where costs are given.
+        cost_per_row_s: CPU seconds a row of each query costs; `None`: all rows cost the same.
+    """
+
+    id: int
+    now_s: float
+    batches: WaitingBatches
+    reported_sic: FloatArray
+    admitted_sic: FloatArray
+    capacity: float
+    cost_per_row_s: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        if not self.capacity >= 0:
+            raise InvalidInputError("capacity is 0 or more", self.capacity, "rows, or CPU seconds")
+        for name in ("admitted_sic", "cost_per_row_s"):
+            array = getattr(self, name)
+            if array is not None and array.size != self.queries:
+                raise InvalidInputError(
+                    f"queries have one {name} each",
+                    f"{array.size} for {self.queries} queries",
+                    "arrays by query have the length of reported_sic",
+                )
+        if self.batches.size and not 0 <= self.batches.query.min() <= self.batches.query.max() < self.queries:
+            raise InvalidInputError(
+                f"a batch belongs to one of the {self.queries} queries",
+                f"query {self.batches.query.min()} to {self.batches.query.max()}",
+                "number them from 0",
+            )
+
+    @property
+    def queries(self) -> int:
+        return int(self.reported_sic.size)
+
+    @property
+    def load(self) -> FloatArray:
+        """What each batch takes of the capacity."""
+        rows = self.batches.rows.astype(np.float64)
+        return rows if self.cost_per_row_s is None else rows * self.cost_per_row_s[self.batches.query]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShedDecision:
+    """Which of the waiting batches are kept.
+
+    Attributes:
+        observation_id: What it answers.
+        keep: Which batches are kept, wholly or in part.
+        keep_fraction: Part of each batch's rows that is kept, where a shedder samples inside batches.
+        unit: What is kept or dropped as one.
+        reason: Why.
+        expected_sic: Each query's SIC that should come of it.
+        kept_load: What is kept, in the unit of the capacity.
+        keep_probability: Chance with which each row was kept, where it is known and the same for all: an
+            estimate with an interval needs it.
+        seed: Of the coins that the plant tosses inside batches.
+    """
+
+    observation_id: int
+    keep: BoolArray
+    reason: str
+    expected_sic: FloatArray
+    kept_load: float
+    unit: Unit = "segment"
+    keep_fraction: FloatArray | None = None
+    keep_probability: float | None = None
+    seed: int | None = None
+
+
+class Shedder(Protocol):
+    """Decides which waiting batches are kept. The same observation gives the same decision."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def knows_probability(self) -> bool:
+        """Whether rows are kept with a known chance, so that estimates have intervals."""
+        ...
+
+    def decide(self, observation: ShedObservation) -> ShedDecision: ...
+
+
+class BatchShedder:
+    """Base of the shedders: the seed of their coins, and the case in which nothing needs to be shed."""
+
+    name: ClassVar[str]
+    knows_probability: ClassVar[bool] = False
+
+    def __init__(self, config: Any, seed: int = 0) -> None:
+        self.config, self.seed = config, seed
+
+    def decide(self, observation: ShedObservation) -> ShedDecision:
+        load = observation.load
+        offered = float(load.sum())
+        if offered <= observation.capacity * _ROUNDING:
+            keep = np.ones(load.size, np.bool_)
+            return decision(observation, keep, load, f"all of {offered:.4g} fits", keep_probability=1.0)
+        return self._choose(observation, load)
+
+    def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
+        raise NotImplementedError
+
+    def coins(self, observation: ShedObservation) -> np.random.Generator:
+        """Fixed by the seed and the observation, so that a replay decides alike."""
+        return np.random.default_rng((self.seed, observation.id))
+
+
+def projected_sic(observation: ShedObservation, less_buffer: bool = True) -> FloatArray:
+    """Each query's SIC if nothing of what waits were kept (kalyvianaki2016 section 6).
+
+        projected = reported_sic - SIC of its waiting batches + admitted_sic
+
+    Of a query that nobody has reported on yet nothing can be subtracted: it begins at what was admitted.
+    """
+    known = ~np.isnan(observation.reported_sic)
+    reported = np.where(known, observation.reported_sic, 0.0)
+    if less_buffer:
+        batches = observation.batches
+        buffered = np.bincount(batches.query, weights=batches.sic, minlength=observation.queries)
+        reported -= np.where(known, buffered, 0.0)
+    result: FloatArray = reported + observation.admitted_sic
+    return result
+
+
+def decision(
+    observation: ShedObservation,
+    keep: BoolArray,
+    load: FloatArray,
+    reason: str,
+    keep_fraction: FloatArray | None = None,
+    **details: Any,
+) -> ShedDecision:
+    """A decision with what it should bring about."""
+    part = keep if keep_fraction is None else keep_fraction
+    batches = observation.batches
+    kept_sic = np.bincount(batches.query, weights=batches.sic * part, minlength=observation.queries)
+    expected = np.clip(projected_sic(observation) + kept_sic, 0.0, 1.0)
+    kept_load = float(load @ part)
+    return ShedDecision(
+        observation.id, keep, reason, expected, kept_load, keep_fraction=keep_fraction, **details
+    )
+
+
+def fitting(order: IntArray, load: FloatArray, capacity: float) -> int:
+    """How many of the batches, in an order of preference, are kept until the next one does not fit.
+
+    The first is kept however large it is, if there is any capacity: else a batch larger than a period's
+    capacity would stop its query, or all of them, for ever.
+    """
+    if order.size == 0 or capacity <= 0:
+        return 0
+    upto = np.cumsum(load[order])
+    first = int(np.searchsorted(upto, 0.0, side="right")) + 1  # after those that cost nothing
+    return max(first, int(np.searchsorted(upto, capacity * _ROUNDING, side="right")))
+
+
+def keep_in_order(order: IntArray, load: FloatArray, capacity: float) -> BoolArray:
+    """Keeps whole batches in an order of preference while they fit; those that cost nothing always."""
+    keep = load <= 0
+    keep[order[: fitting(order, load, capacity)]] = True
+    return keep
+
+
+def describe(observation: ShedObservation, keep: BoolArray, load: FloatArray, how: str) -> str:
+    """The reason of shedders that drop whole batches."""
+    return (
+        f"{float(load.sum()):.4g} waits for {observation.capacity:.4g}: "
+        f"{int(keep.sum())} of {keep.size} batches kept, {how}"
+    )

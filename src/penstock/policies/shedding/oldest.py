@@ -1,0 +1,39 @@
+"""Oldest first: what has waited longest is shed, so that what is kept is fresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.model import FloatArray
+from penstock.policies.shedding.base import (
+    BatchShedder,
+    ShedDecision,
+    ShedObservation,
+    decision,
+    describe,
+    keep_in_order,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OldestConfig:
+    """Nothing to set."""
+
+    def build(self, seed: int = 0) -> OldestShedder:
+        return OldestShedder(self, seed)
+
+
+class OldestShedder(BatchShedder):
+    """Keeps the newest batches, by the arrival of their last row, until the next older one does not fit.
+
+    The choice depends on time, so no row has a known chance, and results stand on the end of each period.
+    """
+
+    name = "oldest"
+
+    def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
+        order = np.argsort(-observation.batches.arrival_max_s, kind="stable")
+        keep = keep_in_order(order, load, observation.capacity)
+        return decision(observation, keep, load, describe(observation, keep, load, "oldest shed first"))

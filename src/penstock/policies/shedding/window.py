@@ -1,0 +1,66 @@
+"""Window drop: a window is kept whole or not at all (Tatbul and Zdonik 2006; fiscato2012 2.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.errors import InvalidInputError
+from penstock.model import FloatArray
+from penstock.policies.quality.sic import IntArray
+from penstock.policies.shedding.base import (
+    BatchShedder,
+    ShedDecision,
+    ShedObservation,
+    decision,
+    describe,
+    fitting,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """Nothing to set."""
+
+    def build(self, seed: int = 0) -> WindowShedder:
+        return WindowShedder(self, seed)
+
+
+class WindowShedder(BatchShedder):
+    """Fewer answers, each of them complete: an aggregate over a window that is kept is exact.
+
+    Windows are kept in an order that a hash of (seed, query, window) fixes, while all their waiting batches
+    fit. The hash does not change, so a window whose batches wait in two periods is, load permitting, kept in
+    both or dropped in both.
+    """
+
+    name = "window"
+
+    def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
+        batches = observation.batches
+        if batches.window is None:
+            raise InvalidInputError(
+                "shedding by window needs the window of each batch",
+                "none",
+                "choose random, or say the windows",
+            )
+        whole = batches.query * np.int64(1 << 40) + batches.window
+        found, index = np.unique(whole, return_inverse=True)
+        window_load: FloatArray = np.bincount(index, weights=load, minlength=found.size).astype(np.float64)
+        order = np.argsort(_hashed(found, self.seed), kind="stable")
+        kept = window_load <= 0
+        kept[order[: fitting(order, window_load, observation.capacity)]] = True
+        keep = kept[index]
+        how = f"{int(kept.sum())} of {found.size} windows whole"
+        return decision(observation, keep, load, describe(observation, keep, load, how))
+
+
+def _hashed(numbers: IntArray, seed: int) -> np.ndarray:
+    """The finaliser of splitmix64, salted."""
+    with np.errstate(over="ignore"):
+        salt = np.uint64((seed * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF)
+        z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + salt
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
