@@ -19,6 +19,8 @@ from penstock.sim.machine import Machine
 from penstock.sim.network import Network
 from penstock.sim.traces import Arrivals
 
+from .coverage import measure
+
 DELAY_TARGET_S = 2.0
 OBSERVED_S = 20.0
 """Long enough for the delay to reach its target, so that the managers are at work."""
@@ -37,6 +39,11 @@ def decide(run: BenchRun) -> None:
         run.row(f"{name}_us", _median_us(manager.decide, observations, calls))
     run.progress("load estimation", advance=1)
     run.row("load_estimation_us", _load_estimation_us(networks.qn_complex(), calls // 20))
+
+
+@bench("coverage", title="how often 95 % intervals of count, sum and avg hold the true value")
+def coverage(run: BenchRun) -> None:
+    measure(run)
 
 
 @bench("engine", title="400 virtual seconds of S_r under SEaMLeSS, on one core")

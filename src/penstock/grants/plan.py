@@ -122,7 +122,14 @@ def opened(plan: Plan, partition: int, first_positions: npt.NDArray[np.int64]) -
         return np.isin(first_positions, np.array(plan.chosen.get(partition, ()), np.int64))
     if plan.segment_keep == SCALE:
         return np.ones(first_positions.size, np.bool_)
-    return _toss(plan.seed, 2 * partition + 1, first_positions) < np.uint64(plan.segment_keep)
+    return opening_tosses(plan, partition, first_positions) < np.uint64(plan.segment_keep)
+
+
+def opening_tosses(
+    plan: Plan, partition: int, first_positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """What `opened` compares. Opened segments, ordered by it over all partitions, are in random order."""
+    return _toss(plan.seed, 2 * partition + 1, first_positions)
 
 
 def kept_rows(plan: Plan, partition: int, first: int, end: int) -> npt.NDArray[np.bool_]:
@@ -138,10 +145,15 @@ def kept_buckets(plan: Plan, buckets: int) -> npt.NDArray[np.bool_]:
 
     A higher `key_keep` keeps the same buckets and more, so that a cohort only grows or shrinks.
     """
+    return bucket_ranks(plan, buckets) < plan.key_keep
+
+
+def bucket_ranks(plan: Plan, buckets: int) -> npt.NDArray[np.int64]:
+    """Each bucket's place in the order that the seed fixes."""
     order = np.argsort(_toss(plan.seed, 1 << 20, np.arange(buckets, dtype=np.int64)), kind="stable")
-    kept = np.zeros(buckets, np.bool_)
-    kept[order[: plan.key_keep]] = True
-    return kept
+    ranks = np.empty(buckets, np.int64)
+    ranks[order] = np.arange(buckets)
+    return ranks
 
 
 def _toss(seed: int, lane: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -52,7 +52,7 @@ def select(log: ReadableLog, offset: Offset) -> list[Selection]:
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
 
 
-def evened(log: ReadableLog, offset: Offset) -> Plan:
+def evened(log: ReadableStream, offset: Offset) -> Plan:
     """A grant's plan, fitted to its segments and to which of them the coins open.
 
     How many rows these hold varies (by a fifth at twenty times the capacity), and with it a grant's size, its
@@ -64,7 +64,7 @@ def evened(log: ReadableLog, offset: Offset) -> Plan:
     plan = offset.plan
     if plan.unit in ("key", "chosen") or plan.segment_keep in (0, SCALE):
         return plan
-    spans = [_span(log, offset, p) for p in offset.end]
+    spans = [grant_span(log, offset, p) for p in offset.end]
     segments = sum(firsts.size for _, firsts, _ in spans)
     if plan.unit == "row" and segments * plan.segment_keep < _FEW_SEGMENTS * SCALE:
         keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
@@ -83,7 +83,7 @@ def evened(log: ReadableLog, offset: Offset) -> Plan:
     return replace(plan, row_keep=row_keep, drawn=drawn)
 
 
-def _span(log: ReadableLog, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
+def grant_span(log: ReadableStream, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
     """A partition, where its segments of a grant begin, and how many rows of the grant each has."""
     first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
     headers = log.header_arrays(p, first, end, keys=False)

@@ -1,0 +1,359 @@
+"""Estimates from sampled rows: value, standard error and interval of count, sum and avg.
+
+A kept row stands for `weight` = 1 / keep probability rows, so sums over kept rows with that weight are right
+on average whatever the plan (Horvitz and Thompson 1952). How far one of them may be off depends on what was
+drawn together. A plan draws in up to two stages, and the variance has a part for each:
+
+    between = sum over units of (sum over its rows of contrast * weight * value)^2
+    within  = sum over rows of weight * within * value^2,   within = 1 / row_keep - 1
+
+`contrast` belongs to a segment or a bucket (`contrasts`, `bucket_contrasts`), `within` to the grant. Both
+parts are plain sums over rows and over units, so SQL computes them; docs/estimates.md has the derivation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidInputError
+from penstock.model import FloatArray
+
+Aggregate = Literal["count", "sum", "avg"]
+AGGREGATES: tuple[Aggregate, ...] = ("count", "sum", "avg")
+
+LEAST_UNITS = 30
+"""From fewer no interval is given: the variance itself would rest on too little."""
+LEAST_FREEDOM = 14.0
+"""Degrees of freedom of the variance that 30 segments give, two of which make a contrast; see `_freedom`."""
+
+_ROUNDING = 1e-13
+"""Of the terms that a variance is the difference of: below it lies what double precision cannot tell."""
+
+WITHOUT_CHANCES: Mapping[str, str] = {
+    "oldest": "which rows go depends on their age, not on chance",
+    "window": "a window is kept whole or not at all; those that are kept are exact",
+    "semantic": "which rows go depends on their values, and the others have no chance",
+    "balance-sic": "batches are chosen by their SIC and the queries' SIC, not by chance",
+}
+"""Shedders that no estimate can be made from, and why. Their results have their SIC alone."""
+
+
+def require_chances(shedder: str) -> None:
+    """Rejects a shedder whose kept rows have no known keep probability."""
+    if shedder in WITHOUT_CHANCES:
+        raise InvalidInputError(
+            "an estimate needs a shedder that keeps rows with a known probability",
+            f"{shedder}: {WITHOUT_CHANCES[shedder]}",
+            "shed at random or by cohort, or read the result's sic",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Sums of products of 1 and the value: a quadratic form, additive over what is summed."""
+
+    ones: float = 0.0
+    cross: float = 0.0
+    squares: float = 0.0
+
+    def plus(self, other: Products) -> Products:
+        return Products(self.ones + other.ones, self.cross + other.cross, self.squares + other.squares)
+
+    def about(self, centre: float) -> float:
+        """The sum of squares of value - centre, never less than rounding leaves uncertain."""
+        terms = (self.squares, -2.0 * centre * self.cross, centre * centre * self.ones)
+        return max(sum(terms), _ROUNDING * sum(abs(term) for term in terms))
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What SQL aggregates give of the kept rows of one group in one window; null values are left out.
+
+    Attributes:
+        rows: Kept rows.
+        sampled: Of these, rows that a coin was tossed for by themselves: no unit, and a weight above 1.
+        units: Segments or buckets that some of the rows lie in, where those were drawn.
+        contrasts: Values of the column unit among the rows.
+        weight: Sum of weight.
+        weighted: Sum of weight * value.
+        within: Of weight * within times 1, value, value^2, over rows.
+        between: Of the units' sums of contrast * weight times 1 and value: products of the two.
+        lost: Rows of the same grants that had no chance: late or expired.
+        resampled: Rows that were sampled before, on the way through an internal stream.
+    """
+
+    rows: int = 0
+    sampled: int = 0
+    units: int = 0
+    contrasts: int = 0
+    weight: float = 0.0
+    weighted: float = 0.0
+    within: Products = field(default_factory=Products)
+    between: Products = field(default_factory=Products)
+    lost: int = 0
+    resampled: int = 0
+
+    def plus(self, other: Sums) -> Sums:
+        """Sums of both, which share no unit."""
+        return Sums(
+            self.rows + other.rows,
+            self.sampled + other.sampled,
+            self.units + other.units,
+            self.contrasts + other.contrasts,
+            self.weight + other.weight,
+            self.weighted + other.weighted,
+            self.within.plus(other.within),
+            self.between.plus(other.between),
+            self.lost + other.lost,
+            self.resampled + other.resampled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimate; `reason` says why it has no interval, or what the interval rests on."""
+
+    value: float | None
+    error: float | None
+    low: float | None
+    high: float | None
+    units: int
+    reason: str
+
+
+def estimate(sums: Sums, aggregate: Aggregate, confidence: float = 0.95) -> Estimate:
+    """The estimate of an aggregate.
+
+    count is the sum of weights, sum that of weight * value, avg their ratio. A ratio's variance is, to first
+    order, that of the weighted sum of value - avg, over count squared (Taylor linearisation).
+
+    Args:
+        sums: Of the kept rows.
+        aggregate: Which.
+        confidence: Of the interval.
+    """
+    if aggregate not in AGGREGATES:
+        raise InvalidInputError("an estimate is a count, a sum or an avg", repr(aggregate), "choose one")
+    if not 0.0 < confidence < 1.0:
+        raise InvalidInputError("a confidence lies between 0 and 1", confidence, "0.95 is usual")
+    value, within, between = _parts(sums, aggregate)
+    units = sums.units + sums.sampled
+    missing = _no_interval(sums, units, value)
+    if value is None or missing:
+        return Estimate(value, None, None, None, units, missing)
+    variance = within + between
+    if variance == 0.0:
+        return Estimate(value, 0.0, value, value, units, "nothing was shed")
+    freedom = _freedom(sums, within, between)
+    if freedom < LEAST_FREEDOM:
+        reason = f"the error rests on {freedom:.0f} differences between units, fewer than {LEAST_FREEDOM:.0f}"
+        return Estimate(value, None, None, None, units, reason)
+    error = math.sqrt(variance)
+    reach = student_quantile(0.5 + confidence / 2, freedom) * error
+    return Estimate(value, error, value - reach, value + reach, units, f"{units:,} units")
+
+
+def _parts(sums: Sums, aggregate: Aggregate) -> tuple[float | None, float, float]:
+    """The value, and its variance within and between units."""
+    if aggregate == "count":
+        return sums.weight, sums.within.ones, sums.between.ones
+    if aggregate == "sum":
+        return sums.weighted, sums.within.squares, sums.between.squares
+    if sums.weight <= 0:
+        return None, 0.0, 0.0
+    mean, over = sums.weighted / sums.weight, sums.weight**2
+    return mean, sums.within.about(mean) / over, sums.between.about(mean) / over
+
+
+def _no_interval(sums: Sums, units: int, value: float | None) -> str:
+    if value is None:
+        return "no rows were kept"
+    if sums.lost:
+        return f"{sums.lost:,} rows of the same grants were late or expired: no chance to be kept"
+    if sums.resampled:
+        return f"{sums.resampled:,} rows were sampled before, in another query"
+    if sums.within == Products() and sums.between == Products():
+        return ""
+    if units < LEAST_UNITS:
+        return f"{units} units, fewer than {LEAST_UNITS}"
+    return ""
+
+
+def _freedom(sums: Sums, within: float, between: float) -> float:
+    """Degrees of freedom of the variance (Satterthwaite 1946)."""
+    loss = within**2 / max(1, sums.rows - 1) + between**2 / max(1, sums.contrasts)
+    return math.inf if loss == 0 else (within + between) ** 2 / loss
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """Quantile of Student's t by the expansion about the normal one (Abramowitz and Stegun 26.7.5).
+
+    Plain arithmetic, so that SQL can do it; right within 0.003 at 95 % from 5 degrees of freedom on.
+    """
+    z = NormalDist().inv_cdf(probability)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+# -- what travels with a row --------------------------------------------------------------------------------
+
+_BALANCED = 1.25
+"""Two sides of a contrast differ in size by at most this factor, where segments allow it."""
+
+
+def contrasts(
+    sizes: npt.NDArray[np.int64], opened_fraction: float
+) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Units and contrasts of the opened segments of a grant whose weights add up to its rows (`drawn`).
+
+    Given which part is opened, the weighted sum is a ratio estimate: right without error for whatever is
+    proportional to a segment's rows. Its variance is that of the residuals
+
+        (1 - opened_fraction) * sum over opened segments of (weight * (total - rows * rate))^2
+
+    and the rate is a sum over the whole grant. To need no such sum, segments are set against each other at
+    random: some with a plus and as many rows with a minus. What is proportional to rows cancels, and the
+    square of the difference is on average the sum of the residuals' squares.
+
+    Args:
+        sizes: Rows of each opened segment inside the grant, in random order.
+        opened_fraction: Part of the grant's rows that they hold.
+
+    Returns:
+        A unit number, from 0, and a contrast for each segment. One that finds no partner has contrast 0 and
+        the others make up for it; a single segment is a unit by itself.
+    """
+    count = sizes.size
+    unit = np.zeros(count, np.int64)
+    contrast = np.zeros(count)
+    spread = math.sqrt(max(0.0, 1.0 - opened_fraction))
+    if count == 1:
+        contrast[0] = spread
+        return unit, contrast
+    groups, left = _balanced_groups(sizes.tolist())
+    for number, (plus, minus) in enumerate(groups):
+        up, down = float(sizes[plus].sum()), float(sizes[minus].sum())
+        scale = math.sqrt((up**2 + down**2) / 2)
+        contrast[plus], contrast[minus] = down / scale, -up / scale
+        unit[plus + minus] = number
+    return unit, contrast * spread * math.sqrt(count / (count - left)) if count else contrast
+
+
+def _balanced_groups(sizes: list[int]) -> tuple[list[tuple[list[int], list[int]]], int]:
+    """Segments, in order, on two sides of about equal size; how many were left over."""
+    groups: list[tuple[list[int], list[int]]] = []
+    plus: list[int] = []
+    minus: list[int] = []
+    up = down = 0
+    for i, size in enumerate(sizes):
+        if up <= down:
+            plus.append(i)
+            up += size
+        else:
+            minus.append(i)
+            down += size
+        if down and max(up, down) <= _BALANCED * min(up, down):
+            groups.append((plus, minus))
+            plus, minus, up, down = [], [], 0, 0
+    if not groups and minus:  # two or three of very different sizes: better than nothing
+        return [(plus, minus)], 0
+    return groups, len(plus) + len(minus)
+
+
+def bucket_contrasts(kept: int, buckets: int) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Units and contrasts of the kept buckets of a key, by their rank in the plan's random order.
+
+    Kept buckets are a simple random sample without replacement, the same in every grant but for those that
+    come and go as `kept` changes. Ranks 2i and 2i + 1 are set against each other: they are kept in the same
+    grants, so what is common to all buckets cancels without being known. Of an odd number the last has
+    contrast 0, and the others make up for it.
+    """
+    ranks = np.arange(kept)
+    contrast = np.where(ranks % 2 == 0, 1.0, -1.0) * math.sqrt(max(0.0, 1.0 - kept / buckets))
+    if kept == 1:
+        return ranks // 2, contrast
+    if kept % 2:
+        contrast[-1] = 0.0
+        contrast *= math.sqrt(kept / (kept - 1))
+    return ranks // 2, contrast
+
+
+# -- the sums, as SQL computes them -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledRows:
+    """Kept rows with what travels with them, column by column.
+
+    Attributes:
+        value: What is summed or averaged.
+        weight: 1 / keep probability (`_weight`).
+        within: Of the row's grant (`_within`).
+        contrast: Of its segment or bucket (`_contrast`); 0 where those were not drawn.
+        unit: Segments or buckets that are set against each other (`_unit`); -1 where none were drawn.
+    """
+
+    value: FloatArray
+    weight: FloatArray
+    within: FloatArray
+    contrast: FloatArray
+    unit: npt.NDArray[np.int64]
+
+
+def sums_by_group(rows: SampledRows, group: npt.NDArray[np.int64], groups: int) -> list[Sums]:
+    """The sums of each group, by two levels of aggregation as in SQL: by group and unit, then by group."""
+    units, unit = np.unique(rows.unit, return_inverse=True)
+    pairs, at = np.unique(group * max(1, units.size) + unit, return_inverse=True)
+    signed = rows.contrast * rows.weight
+    ones = _summed(at, signed, pairs.size)
+    values = _summed(at, signed * rows.value, pairs.size)
+    of_group, drawn = pairs // max(1, units.size), units[pairs % max(1, units.size)] >= 0
+    sides = _any(at, rows.contrast > 0, pairs.size) + _any(at, rows.contrast < 0, pairs.size)
+    inner = rows.weight * rows.within
+
+    def by_row(terms: FloatArray) -> FloatArray:
+        return _summed(group, terms, groups)
+
+    def by_unit(terms: FloatArray) -> FloatArray:
+        return _summed(of_group, terms, groups)
+
+    kept = by_row(np.ones(group.size))
+    sampled = by_row(_number((rows.unit < 0) & (rows.weight > 1)))
+    seen, differences = by_unit(sides * _number(drawn)), by_unit(_number(drawn & (sides > 0)))
+    weight, weighted = by_row(rows.weight), by_row(rows.weight * rows.value)
+    within = [by_row(inner * rows.value**power) for power in (0, 1, 2)]
+    between = [by_unit(terms) for terms in (ones * ones, ones * values, values * values)]
+    return [
+        Sums(
+            int(kept[g]),
+            int(sampled[g]),
+            int(seen[g]),
+            int(differences[g]),
+            float(weight[g]),
+            float(weighted[g]),
+            Products(*(float(column[g]) for column in within)),
+            Products(*(float(column[g]) for column in between)),
+        )
+        for g in range(groups)
+    ]
+
+
+def _summed(of: npt.NDArray[np.int64], terms: FloatArray, size: int) -> FloatArray:
+    return np.bincount(of, terms, size).astype(np.float64)
+
+
+def _number(mask: npt.NDArray[np.bool_]) -> FloatArray:
+    return mask.astype(np.float64)
+
+
+def _any(at: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_], size: int) -> FloatArray:
+    return _number(_summed(at, _number(mask), size) > 0)
