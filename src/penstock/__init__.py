@@ -7,10 +7,14 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """What Spark applications use, loaded when used: most of Penstock needs no Spark."""
-    if name == "ORIGIN":
-        from penstock.log.protocol import ORIGIN
+    if name in ("ORIGIN", "ESTIMATE"):
+        from penstock.log import protocol
 
-        return ORIGIN
+        return getattr(protocol, name)
+    if name in ("estimate", "sic"):
+        from penstock.spark import estimate
+
+        return getattr(estimate, name)
     if name == "attach":
         from penstock.spark.flow import attach
 

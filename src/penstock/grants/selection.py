@@ -207,6 +207,8 @@ class Piece:
     rows: pa.RecordBatch
     positions: Counts
     seq: int
+    segment: int = 0
+    """Where their segment begins."""
 
 
 def read_range(log: ReadableLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
@@ -225,7 +227,7 @@ def read_range(log: ReadableLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
         if mask is not None:
             rows, positions = rows.filter(pa.array(mask)), positions[mask]
         if rows.num_rows:
-            yield Piece(rows, positions, seq)
+            yield Piece(rows, positions, seq, at)
             seq += rows.num_rows
 
 

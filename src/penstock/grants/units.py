@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.grants.offset import Offset
 from penstock.grants.plan import SCALE, bucket_ranks, opened, opening_tosses
-from penstock.grants.selection import grant_span
+from penstock.grants.selection import Piece, grant_span
 from penstock.log.protocol import ReadableStream
 from penstock.policies.quality.estimates import bucket_contrasts, contrasts
 
@@ -41,21 +42,28 @@ class Drawn:
         within: 1 / row_keep - 1, the same for all rows (`_within`).
         segments: Units of the opened segments by partition of the log; empty where segments were not drawn.
         buckets: Units of the key's buckets, where those were drawn.
+        known: Whether every row of the grant had a known chance: none was late, expired, or left out on
+            purpose.
     """
 
     within: float
     segments: dict[int, UnitColumns]
     buckets: UnitColumns | None = None
+    known: bool = True
 
 
 def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
     """How a grant's rows were drawn, after `evened`: a function of the offset and the log's headers alone."""
     plan = offset.plan
+    known = plan.unit != "chosen" or plan.drawn > 0
+    known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
+    known &= all(log.start(p) <= offset.start.get(p, 0) for p in offset.end)
     if plan.unit == "key":
-        return Drawn(0.0, {}, _buckets(plan.key_keep, bucket_ranks(plan, log.key_buckets), offset.reader))
+        units = _buckets(plan.key_keep, bucket_ranks(plan, log.key_buckets), offset.reader)
+        return Drawn(0.0, {}, units, known)
     within = SCALE / plan.row_keep - 1.0 if plan.row_keep else 0.0
-    if plan.segment_keep in (0, SCALE):
-        return Drawn(within, {})
+    if plan.unit != "chosen" and plan.segment_keep in (0, SCALE):
+        return Drawn(within, {}, known=known)
     partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset))
     if plan.drawn:
         order = np.argsort(tosses, kind="stable")
@@ -71,7 +79,44 @@ def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
             p: UnitColumns(first[partition == p], unit[partition == p], contrast[partition == p])
             for p in sorted(offset.end)
         },
+        known=known,
     )
+
+
+DRAWN_TYPE = pa.struct(
+    [("within", pa.float64()), ("unit", pa.int64()), ("contrast", pa.float64()), ("known", pa.bool_())]
+)
+
+
+def drawn_column(
+    drawn: Drawn, partition: int, piece: Piece, buckets: npt.NDArray[np.int64] | None = None
+) -> pa.Array:
+    """How rows of one segment were drawn, a struct each (`_drawn`).
+
+    Args:
+        drawn: From `drawn_by`.
+        partition: Of the log.
+        piece: The rows.
+        buckets: Of their keys, where buckets were drawn.
+    """
+    count = piece.rows.num_rows
+    unit, contrast = np.full(count, NO_UNIT, np.int64), np.zeros(count)
+    if drawn.buckets is not None and buckets is not None:
+        unit, contrast = drawn.buckets.unit[buckets], drawn.buckets.contrast[buckets]
+    elif partition in drawn.segments:
+        of = drawn.segments[partition]
+        at = np.searchsorted(of.first, piece.segment)
+        unit[:], contrast[:] = of.unit[at], of.contrast[at]
+    known = np.full(count, drawn.known)
+    if "_weight" in piece.rows.schema.names:  # rows of a segment that were sampled before, with other units
+        known &= piece.rows.column("_weight").to_numpy() == 1.0
+    columns = [
+        pa.array(np.full(count, drawn.within)),
+        pa.array(unit, mask=unit == NO_UNIT),
+        pa.array(contrast),
+        pa.array(known),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(DRAWN_TYPE))
 
 
 def _opened(log: ReadableStream, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:

@@ -19,8 +19,17 @@ ARRIVAL = "_arrival"
 POSITION = "_position"
 """Where in its partition a row stands."""
 
-RESERVED_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
+DRAWN = "_drawn"
+"""How a row was drawn: what an estimate's error is computed from."""
+
+METADATA_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
+"""What `metadata=True` adds."""
+
+RESERVED_COLUMNS = (*METADATA_COLUMNS, DRAWN)
 """Names of metadata columns; a user's column may not have them."""
+
+ESTIMATE = ("_sic", "_weight", DRAWN)
+"""What `penstock.estimate` needs of rows."""
 
 ORIGIN = (ARRIVAL, "_sic", "_weight")
 """What rows of a shared segment keep of the rows they come from."""

@@ -170,7 +170,7 @@ def sampled(stream: MadeStream, overload: Overload, seed: int) -> tuple[SampledR
 
 def _kept(stream: MadeStream, offset: Offset) -> Iterator[tuple[SampledRows, Ints]]:
     plan, drawn = offset.plan, drawn_by(stream, offset)
-    weight = 1.0 / max(plan.keep_probability(stream.key_buckets), 1.0 / SCALE)
+    weight = 1.0 / max(plan.keep_probability(stream.key_buckets) or 0.0, 1.0 / SCALE)
     for p in sorted(offset.end):
         start, end = offset.start[p], offset.end[p]
         if start >= end:

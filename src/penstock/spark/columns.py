@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType, TimestampType
 
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.selection import Piece
-from penstock.log.protocol import ARRIVAL, POSITION, RESERVED_COLUMNS
+from penstock.grants.units import DRAWN_TYPE
+from penstock.log.protocol import ARRIVAL, DRAWN, METADATA_COLUMNS, POSITION, RESERVED_COLUMNS
 
 _TYPES = {
     ARRIVAL: TimestampType(),
@@ -20,6 +21,14 @@ _TYPES = {
     "_seq": LongType(),
     "_sic": DoubleType(),
     "_weight": DoubleType(),
+    DRAWN: StructType(
+        [
+            StructField("within", DoubleType(), True),
+            StructField("unit", LongType(), True),
+            StructField("contrast", DoubleType(), True),
+            StructField("known", BooleanType(), True),
+        ]
+    ),
 }
 
 BATCH_ROWS = 8192
@@ -29,7 +38,7 @@ BATCH_ROWS = 8192
 def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
     """The metadata columns that `metadata=` asks for: all, none, or those named."""
     if isinstance(wanted, bool):
-        return RESERVED_COLUMNS if wanted else ()
+        return METADATA_COLUMNS if wanted else ()
     for name in wanted:
         if name not in RESERVED_COLUMNS:
             raise UnknownNameError("a metadata column", name, RESERVED_COLUMNS)
@@ -45,7 +54,13 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
     return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])
 
 
-def with_metadata(piece: Piece, metadata: Sequence[str], weight: float | None, sic: float) -> pa.RecordBatch:
+def with_metadata(
+    piece: Piece,
+    metadata: Sequence[str],
+    weight: float | None,
+    sic: float,
+    drawn: Callable[[Piece], pa.Array] | None = None,
+) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them.
 
     Rows of a shared segment have stood for others before: their weights multiply, their SIC is theirs.
@@ -55,6 +70,7 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float | None, s
         metadata: Columns to add.
         weight: One over the chance with which they were kept; `None`, and null, where that is unknown.
         sic: Of each row.
+        drawn: Gives how rows were drawn; null without.
     """
     rows = piece.rows
     user = [field for field in rows.schema if field.name not in RESERVED_COLUMNS]
@@ -69,6 +85,8 @@ def with_metadata(piece: Piece, metadata: Sequence[str], weight: float | None, s
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
         elif name == "_sic":
             column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
+        elif name == DRAWN:
+            column = pa.nulls(count, DRAWN_TYPE) if drawn is None else drawn(piece)
         else:
             column = pa.nulls(count, pa.float64()) if weight is None else pa.array(np.full(count, weight))
             if name in rows.schema.names:

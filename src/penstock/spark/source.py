@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -42,10 +42,12 @@ from penstock.grants.selection import (
     share_out,
 )
 from penstock.grants.sic import row_sic
+from penstock.grants.units import Drawn, drawn_by, drawn_column
 from penstock.log.about import read_about
 from penstock.log.open import open_stream
-from penstock.log.protocol import StreamLog
+from penstock.log.protocol import DRAWN, StreamLog
 from penstock.log.readers import ReaderRegistry
+from penstock.log.writer import key_buckets
 from penstock.policies.quality.sic import STW_S
 from penstock.spark.asking import Asking, Given
 from penstock.spark.columns import coalesced, spark_schema, with_metadata
@@ -137,6 +139,7 @@ class ReadTask(InputPartition):
     metadata: tuple[str, ...]
     weight: float | None
     sic: float
+    drawn: Drawn | None = None
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -189,8 +192,25 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of a useful size."""
     log = open_stream(task.stream)
-    pieces = (piece for stretch in task.ranges for piece in _pieces(log, task.plan, stretch))
-    return coalesced(with_metadata(piece, task.metadata, task.weight, task.sic) for piece in pieces)
+    return coalesced(
+        with_metadata(piece, task.metadata, task.weight, task.sic, _drawing(task, log, stretch.partition))
+        for stretch in task.ranges
+        for piece in _pieces(log, task.plan, stretch)
+    )
+
+
+def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece], pa.Array] | None:
+    """Tells how rows were drawn, where that is asked for."""
+    drawn = task.drawn
+    if drawn is None:
+        return None
+
+    def column(piece: Piece) -> pa.Array:
+        by_key = drawn.buckets is not None and log.key_column is not None
+        buckets = key_buckets(piece.rows.column(log.key_column), log.key_buckets) if by_key else None
+        return drawn_column(drawn, partition, piece, buckets)
+
+    return column
 
 
 def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
@@ -333,8 +353,10 @@ class _Planner:
         shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
         keep = offset.plan.keep_probability(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
+        drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
+        metadata = self.options.metadata
         return [
-            ReadTask(self.options.read_from, offset.plan, share, self.options.metadata, weight, offset.sic)
+            ReadTask(self.options.read_from, offset.plan, share, metadata, weight, offset.sic, drawn)
             for share in shares
         ]
 

@@ -1,0 +1,173 @@
+"""`penstock.estimate`: count, sum and avg of what was offered, with intervals, from the rows that were kept.
+
+Plain Spark SQL: the sums of `penstock.policies.quality.estimates` in one or two levels of aggregation, and
+its arithmetic as expressions. docs/estimates.md says what is computed and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+
+from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.log.protocol import DRAWN, ESTIMATE
+from penstock.policies.quality.estimates import AGGREGATES, LEAST_FREEDOM, LEAST_UNITS, Aggregate
+
+_ROUNDING = 1e-13
+
+
+def sic() -> Column:
+    """What a result stands on: the sum of its rows' SIC, as an aggregate; rows need `_sic`.
+
+    Over a source time window the results of a query add up to its SIC, 1 at the most. Where windows slide, a
+    row is in several of them: divide by how many.
+    """
+    return F.sum("_sic").alias("sic")
+
+
+def estimate(
+    rows: DataFrame,
+    value: Column | str | None = None,
+    by: Sequence[Column | str] = (),
+    aggregates: Sequence[Aggregate] = AGGREGATES,
+    confidence: float = 0.95,
+) -> DataFrame:
+    """Estimates over all rows that were offered, from those that were kept.
+
+        rows = flow.read_stream("readings", "gold", metadata=penstock.ESTIMATE).withWatermark("at", "10 s")
+        penstock.estimate(rows, "celsius", [F.window("at", "1 minute"), "device"], ["count", "avg"])
+
+    Args:
+        rows: Of a governed stream, with `_sic`, `_weight` and `_drawn`.
+        value: What is summed and averaged; rows without one do not count. `None`: rows are counted.
+        by: Keys of the groups; on a stream a window is among them.
+        aggregates: Which of count, sum and avg.
+        confidence: Of the intervals.
+
+    Returns:
+        The keys, each aggregate with `_low` and `_high`, `sic`, and `interval`: what the intervals rest on,
+        or why there are none.
+    """
+    _check(rows, value, aggregates, confidence)
+    keys, names = _keys(rows, by)
+    v = F.lit(1.0) if value is None else (F.col(value) if isinstance(value, str) else value).cast("double")
+    given = rows.select(
+        *keys,
+        v.alias("_v"),
+        F.col("_weight").alias("_w"),
+        F.col("_sic").alias("_s"),
+        *(F.col(f"{DRAWN}.{name}").alias(f"_{name}") for name in ("within", "unit", "contrast", "known")),
+    ).where("_v IS NOT NULL")
+    unit = given.groupBy(*names, "_unit").agg(*_by_unit())
+    sums = unit.groupBy(*names).agg(*_by_group())
+    return _estimated(sums, names, aggregates, confidence)
+
+
+def _check(rows: DataFrame, value: Column | str | None, aggregates: Sequence[str], confidence: float) -> None:
+    missing = [name for name in ESTIMATE if name not in rows.columns]
+    if missing:
+        raise InvalidInputError(
+            f"an estimate needs rows with {', '.join(ESTIMATE)}",
+            f"rows without {', '.join(missing)}",
+            "read the stream with metadata=penstock.ESTIMATE",
+        )
+    for name in aggregates:
+        if name not in AGGREGATES:
+            raise UnknownNameError("an estimate", name, AGGREGATES)
+    if not aggregates:
+        raise InvalidInputError("an estimate is a count, a sum or an avg", "none", "choose one")
+    if value is None and set(aggregates) != {"count"}:
+        raise InvalidInputError("a sum and an avg are of a value", "none", "name a column")
+    if not 0.0 < confidence < 1.0:
+        raise InvalidInputError("a confidence lies between 0 and 1", confidence, "0.95 is usual")
+
+
+def _keys(rows: DataFrame, by: Sequence[Column | str]) -> tuple[list[Column], list[str]]:
+    keys = [F.col(key) if isinstance(key, str) else key for key in by]
+    names = rows.select(*keys).columns if keys else []
+    return keys, names
+
+
+def _by_unit() -> list[Column]:
+    """By group and unit: what is drawn together is summed before it is squared."""
+    inner = "_w * _within"
+    signed = "_contrast * _w"
+    terms = {
+        "_n": "count(*)",
+        "_own": "count_if(_unit IS NULL AND _w > 1)",
+        "_sides": "CAST(max(_contrast) > 0 AS INT) + CAST(min(_contrast) < 0 AS INT)",
+        "_w0": "sum(_w)",
+        "_w1": "sum(_w * _v)",
+        **{f"_i{k}": f"sum({inner}{' * _v' * k})" for k in range(3)},
+        **{f"_d{k}": f"sum({signed}{' * _v' * k})" for k in range(2)},
+        "_sics": "sum(_s)",
+        "_knows": "bool_and(_known AND _w IS NOT NULL)",
+    }
+    return [F.expr(text).alias(name) for name, text in terms.items()]
+
+
+def _by_group() -> list[Column]:
+    terms = {
+        "_rows": "sum(_n)",
+        "_units": "sum(_own) + sum(IF(_unit IS NULL, 0, _sides))",
+        "_contrasts": "count_if(_unit IS NOT NULL AND _sides > 0)",
+        **{name: f"sum({name})" for name in ("_w0", "_w1", "_i0", "_i1", "_i2")},
+        "_b0": "sum(_d0 * _d0)",
+        "_b1": "sum(_d0 * _d1)",
+        "_b2": "sum(_d1 * _d1)",
+        "sic": "sum(_sics)",
+        "_knows": "bool_and(_knows)",
+    }
+    return [F.expr(text).alias(name) for name, text in terms.items()]
+
+
+def _about(kind: str) -> str:
+    """The sum of squares of value - avg; see `Products.about`."""
+    terms = (f"_{kind}2", f"(-2 * _m * _{kind}1)", f"(_m * _m * _{kind}0)")
+    sizes = " + ".join(f"abs({term})" for term in terms)
+    return f"greatest({' + '.join(terms)}, {_ROUNDING} * ({sizes}))"
+
+
+def _estimated(
+    sums: DataFrame, names: Sequence[str], aggregates: Sequence[Aggregate], confidence: float
+) -> DataFrame:
+    parts = {
+        "count": ("_w0", "_i0", "_b0"),
+        "sum": ("_w1", "_i2", "_b2"),
+        "avg": ("_m", f"{_about('i')} / (_w0 * _w0)", f"{_about('b')} / (_w0 * _w0)"),
+    }
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    found = sums.withColumn("_m", F.expr("try_divide(_w1, _w0)"))
+    found = found.withColumn("_all", F.expr("_i0 = 0 AND _i2 = 0 AND _b0 = 0 AND _b2 = 0"))
+    columns: list[Column] = []
+    for name in aggregates:
+        value, within, between = parts[name]
+        found = found.withColumn(f"_{name}_in", F.expr(within)).withColumn(f"_{name}_out", F.expr(between))
+        variance = f"(_{name}_in + _{name}_out)"
+        loss = (
+            f"(pow(_{name}_in, 2) / greatest(1, _rows - 1) + pow(_{name}_out, 2) / greatest(1, _contrasts))"
+        )
+        found = found.withColumn(f"_{name}_nu", F.expr(f"try_divide(pow({variance}, 2), {loss})"))
+        reach = f"({_quantile(z, f'_{name}_nu')}) * sqrt({variance})"
+        given = f"_knows AND _units >= {LEAST_UNITS} AND _{name}_nu >= {LEAST_FREEDOM}"
+        columns.append(F.expr(value).alias(name))
+        for side, sign in (("low", "-"), ("high", "+")):
+            text = f"CASE WHEN _all AND _knows THEN {value} WHEN {given} THEN {value} {sign} {reach} END"
+            columns.append(F.expr(text).alias(f"{name}_{side}"))
+    why = (
+        "CASE WHEN NOT _knows THEN 'none: rows were dropped that had no known chance' "
+        "WHEN _all THEN 'nothing was shed' "
+        f"WHEN _units < {LEAST_UNITS} THEN concat('none: ', _units, ' units, fewer than {LEAST_UNITS}') "
+        "ELSE concat(_units, ' units') END"
+    )
+    return found.select(*names, *columns, "sic", F.expr(why).alias("interval"))
+
+
+def _quantile(z: float, freedom: str) -> str:
+    """`student_quantile` in SQL."""
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return f"{z}D + {first}D / {freedom} + {second}D / pow({freedom}, 2) + {third}D / pow({freedom}, 3)"
