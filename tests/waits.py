@@ -12,9 +12,9 @@ PATIENCE_S = 60.0
 Found = TypeVar("Found")
 
 
-def until(done: Callable[[], Found], what: str = "it") -> Found:
+def until(done: Callable[[], Found], what: str = "it", patience_s: float = PATIENCE_S) -> Found:
     """What `done` gives, once it gives something."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (found := done()):
         assert time.monotonic() < deadline, f"{what} never came about"
         time.sleep(0.005)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from .cluster import cluster
+from .coverage import coverage
 from .crash import replay_crash
 from .dilos import dilos
 from .drop_cost import drop_cost
+from .fairness import fairness
 from .goodput import goodput
 from .overhead import overhead
 from .sharing import background, managers, shares
@@ -13,8 +15,10 @@ from .sharing import background, managers, shares
 __all__ = [
     "background",
     "cluster",
+    "coverage",
     "dilos",
     "drop_cost",
+    "fairness",
     "goodput",
     "managers",
     "overhead",

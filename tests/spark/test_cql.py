@@ -196,7 +196,10 @@ def test_killing_the_driver_in_the_middle_changes_no_answer(spark: SparkSession,
     for batches in (4, 11):
         driver = subprocess.Popen(command, env=environment, start_new_session=True)
         done = folder / "checkpoint" / "commits" / str(batches)
-        waits.until(lambda done=done, driver=driver: done.exists() or driver.poll() is not None)  # type: ignore[misc]
+        waits.until(
+            lambda done=done, driver=driver: done.exists() or driver.poll() is not None,  # type: ignore[misc]
+            patience_s=180.0,
+        )
         assert driver.poll() is None, "it is killed in the middle"
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()

@@ -184,8 +184,9 @@ class ClassShedding:
         mean = sum(row_sic.values()) / max(1, len(row_sic))
         count = min(EXPECTED_BATCHES, max(1, int(rows)))
         each = np.full(count, max(1, round(rows / count)), np.int64) if rows >= 1 else np.empty(0, np.int64)
-        now = np.full(each.size, self._clock())
-        return _Part(each, each.astype(np.float64) * mean, now, now)
+        # as old then as this query's are now: spread over a cycle
+        arrival_s = self._clock() - cycle_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
+        return _Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s)
 
 
 def _inside(stretches: Sequence[Stretch], decided: Cut) -> list[_Inside]:

@@ -1,0 +1,209 @@
+"""`spark/coverage`: how often a 95 % interval has the true value, for each way in which rows are drawn."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from pyspark.sql.streaming import StreamingQuery
+
+import penstock
+from penstock.bench import BenchRun, bench
+from penstock.log.paced import PacedLog, create_paced
+from penstock.log.schedule import schedule_constant
+from penstock.policies.quality.estimates import AGGREGATES
+from penstock.spark.capacity import find_batch_rows, warm_up
+
+from .rig import Rig, median
+
+OVERLOAD = 4.0
+TARGET_S = 2.0
+SEGMENT_ROWS, POOL_ROWS, BUCKETS = 512, 65_536, 256
+WINDOW_S = 1.0
+DEVICES = 100_000
+READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to draw rows.
+
+    Attributes:
+        name: Of its rows in the table.
+        cls: Settings of the class.
+        groups: Of the query: each has a result in every window.
+        seeds: Runs, with a seed each.
+        seconds: That are measured of each run.
+    """
+
+    name: str
+    cls: dict[str, Any]
+    groups: int
+    seeds: int
+    seconds: float
+
+
+CASES = (
+    Case("row", {"sampling": "row"}, 20, 1, 60.0),
+    Case("segment", {"sampling": "segment"}, 20, 1, 60.0),
+    Case("auto", {"sampling": "auto"}, 20, 1, 60.0),
+    # a cohort of keys lasts, and all windows have its error: groups and seeds make results independent
+    Case("key", {"sampling": "key"}, 200, 8, 12.0),
+    Case("random", {"shedder": "random"}, 20, 1, 60.0),
+)
+
+
+def pool() -> pa.RecordBatch:
+    """Readings of many devices, skewed, with a level of each device's own."""
+    drawn = np.random.default_rng(7)
+    device = drawn.integers(0, DEVICES, POOL_ROWS)
+    level = 1.0 + 0.3 * np.sin(device)
+    times = pa.array(np.zeros(POOL_ROWS, np.int64), pa.timestamp("us", tz="UTC"))
+    return pa.record_batch({"ts": times, "k": device, "v": level * drawn.exponential(10.0, POOL_ROWS)})
+
+
+def estimated(rows: DataFrame, groups: int) -> DataFrame:
+    rows = rows.withWatermark("ts", "100 milliseconds")
+    window = F.window("ts", f"{round(WINDOW_S * 1000)} milliseconds").alias("w")
+    return penstock.estimate(rows, "v", [window, (F.col("k") % groups).alias("g")])
+
+
+@bench("coverage", title="how often a 95 % interval has the true value, by what is drawn together")
+def coverage(run: BenchRun) -> None:
+    cases = [case if not run.quick else _shorter(case) for case in CASES]
+    run.progress("starting Spark", total=sum(case.seeds for case in cases))
+    lowest, highest = 100.0, 0.0
+    with Rig(memory="4g") as rig:
+        rig.spark.conf.set("spark.sql.shuffle.partitions", "2")
+        for case in cases:
+            per_s = _capacity_per_s(rig, case)
+            found = []
+            for seed in range(case.seeds):
+                run.progress(f"{case.name}, run {seed + 1} of {case.seeds}", advance=1)
+                found.append(_run(rig, case, OVERLOAD * per_s, seed))
+            results = pa.concat_tables(found)
+            given = results.filter(pa.compute.is_valid(results.column("avg_low")))
+            run.row(f"{case.name}_windows", given.num_rows)
+            reasons = results.column("interval").to_pylist()
+            without = sum(reason.startswith("none") for reason in reasons)
+            for name in AGGREGATES:
+                percent = 100.0 * _inside(given, name)
+                run.row(f"{case.name}_{name}_percent", percent)
+                lowest, highest = min(lowest, percent), max(highest, percent)
+            run.note(
+                f"{case.name}: {given.num_rows:,} of {len(reasons):,} results have an interval, {without:,} "
+                f"none; {OVERLOAD * per_s:,.0f} rows/s, {case.groups} groups, {case.seeds} runs; half an "
+                f"interval is {100 * median(_width(given)):.1f} % of an average"
+            )
+    run.row("coverage_min_percent", lowest)
+    run.row("coverage_max_percent", highest)
+
+
+def _shorter(case: Case) -> Case:
+    return Case(case.name, case.cls, case.groups, min(2, case.seeds), case.seconds / 4)
+
+
+def _start(rig: Rig, groups: int, to: Path | None) -> Any:
+    def start(rows: DataFrame, checkpoint: str) -> StreamingQuery:
+        writer = estimated(rows, groups).writeStream.option("checkpointLocation", checkpoint)
+        writer = writer.format("noop") if to is None else writer.format("parquet").option("path", str(to))
+        return writer.start()
+
+    return start
+
+
+def _log(rig: Rig, rate_per_s: float, seconds: float) -> PacedLog:
+    schedule = schedule_constant(rate_per_s, seconds, SEGMENT_ROWS)
+    return create_paced(rig.new("log") / "readings", [pool()], schedule, "k", BUCKETS, "ts")
+
+
+def _capacity_per_s(rig: Rig, case: Case) -> float:
+    """Rows a second of the query, ungoverned, in batches of half the target."""
+    log = _log(rig, 400_000.0, 200.0)
+    log.begin(time.time() - log.seconds - 1)
+    start = _start(rig, case.groups, None)
+    warm_up(rig.spark, log.directory, start, rig.new("cp"), 8.0, metadata=penstock.ESTIMATE)
+    found = find_batch_rows(
+        rig.spark, log.directory, start, rig.new("find"), TARGET_S / 2, 50_000, 5, penstock.ESTIMATE
+    )
+    return found.rows_per_s
+
+
+def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
+    """Results of one run beside the truth."""
+    log = _log(rig, rate_per_s, READY_S + case.seconds + 30.0)
+    to = rig.new("results")
+    classes = {"bench": {"target": TARGET_S, **case.cls}}
+    with penstock.attach(rig.spark, {"log": log.directory.parent, "classes": classes, "seed": seed}) as flow:
+        rows = flow.read_stream("readings", "bench", metadata=penstock.ESTIMATE)
+        query = _start(rig, case.groups, to)(rows, str(rig.new("cp")))
+        log.begin()
+        deadline_s = time.monotonic() + READY_S
+        while _shed(flow) == 0 and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+        from_s = time.time() + 2 * TARGET_S
+        time.sleep(2 * TARGET_S + case.seconds)
+        until_s = time.time()
+        time.sleep(2 * TARGET_S)  # for the last windows to close
+        if (error := query.exception()) is not None:
+            raise RuntimeError(str(error))
+    return _with_truth(to, log, case, from_s, until_s)
+
+
+def _shed(flow: Any) -> int:
+    return int(flow.status()["classes"]["bench"]["shed"])
+
+
+def _with_truth(to: Path, log: PacedLog, case: Case, from_s: float, until_s: float) -> pa.Table:
+    results = pq.read_table(to)
+    starts = results.column("w").combine_chunks().field("start").cast(pa.int64()).to_numpy() / 1e6
+    inside = (starts >= from_s) & (starts + WINDOW_S <= until_s)
+    results = results.filter(pa.array(inside & (np.array(results.column("interval")) != "nothing was shed")))
+    truth = _truth(log, case.groups, from_s, until_s)
+    starts = results.column("w").combine_chunks().field("start").cast(pa.int64()).to_numpy() / 1e6
+    at = (np.rint((starts - truth.first_s) / WINDOW_S).astype(np.int64), results.column("g").to_numpy())
+    results = results.append_column("true_count", pa.array(truth.count[at]))
+    results = results.append_column("true_sum", pa.array(truth.sum[at]))
+    return results.append_column("true_avg", pa.array(truth.sum[at] / truth.count[at])).drop_columns(["w"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """Of all offered rows, by window and group."""
+
+    first_s: float
+    count: np.ndarray
+    sum: np.ndarray
+
+
+def _truth(log: PacedLog, groups: int, from_s: float, until_s: float) -> Truth:
+    first_s = np.floor(from_s / WINDOW_S) * WINDOW_S
+    windows = int((until_s - first_s) / WINDOW_S) + 2
+    count, total = np.zeros(windows * groups), np.zeros(windows * groups)
+    low = log.position_at(0, round(first_s * 1e6))
+    high = log.position_at(0, round((first_s + windows * WINDOW_S) * 1e6))
+    for segment in log.headers(0, low, high):
+        rows = log.read(segment)
+        window = (rows.column("ts").cast(pa.int64()).to_numpy() / 1e6 - first_s) // WINDOW_S
+        keep = (window >= 0) & (window < windows)
+        at = (window[keep] * groups + rows.column("k").to_numpy()[keep] % groups).astype(np.int64)
+        count += np.bincount(at, minlength=count.size)
+        total += np.bincount(at, rows.column("v").to_numpy()[keep], minlength=count.size)
+    return Truth(float(first_s), count.reshape(windows, groups), total.reshape(windows, groups))
+
+
+def _inside(given: pa.Table, name: str) -> float:
+    low, high, true = (given.column(c).to_numpy() for c in (f"{name}_low", f"{name}_high", f"true_{name}"))
+    return float(np.mean((low <= true) & (true <= high))) if given.num_rows else 0.0
+
+
+def _width(given: pa.Table) -> list[float]:
+    low, high, value = (given.column(c).to_numpy() for c in ("avg_low", "avg_high", "avg"))
+    return ((high - low) / 2 / value).tolist() or [0.0]

@@ -1,0 +1,243 @@
+"""`spark/fairness`: thirty queries of one class lose alike, by BALANCE-SIC and at random."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+import penstock
+from penstock.bench import BenchRun, bench
+from penstock.control.turns import FULL_AT
+from penstock.cql.program import read_program
+from penstock.cql.spark.feeds import Feed
+from penstock.cql.spark.windows import windows_of
+from penstock.errors import PenstockError
+from penstock.log.paced import create_paced
+from penstock.log.protocol import ORIGIN, POSITION
+from penstock.log.schedule import schedule_constant
+from penstock.policies.quality.fairness import Spread
+
+from .rig import Rig
+from .twelve import to_nowhere
+
+WINDOW = "[RANGE 1 SEC SLIDE 1 SEC]"
+REGISTER = "REGISTER STREAM a (id int, v float); REGISTER STREAM b (id int, v float); "
+KINDS = {
+    "avg_all": f"SELECT avg(a.v) AS mean FROM a {WINDOW}",
+    "top5": f"SELECT top5(a.id, a.v) AS top FROM a {WINDOW}, b {WINDOW} WHERE a.id = b.id AND b.v >= 90.0",
+    "cov": f"SELECT cov(a.v, b.v) AS c FROM a {WINDOW}, b {WINDOW} WHERE a.id = b.id AND b.v >= 90.0",
+}
+"""The complex workload of kalyvianaki2016 table 1."""
+EACH = 10
+"""Queries of each kind."""
+BASE_STREAMS = 10
+RATES = np.linspace(1.0, 4.0, BASE_STREAMS)
+"""Of the streams, relative to each other."""
+POOL_ROWS, SEGMENT_ROWS = 16_384, 512
+IDS = 4000
+TARGET_S, STW_S = 30.0, 60.0
+OVERLOADS = (2.0, 5.0)
+SHEDDERS = ("balance-sic", "random")
+WINDOWS = 3
+"""Source time windows of each case, after one that settles."""
+READY_S = 300.0
+LEARNING_PER_S = 500.0
+"""Unit rate while costs are learned."""
+HEAP = "6g"
+
+
+def pool(seed: int) -> pa.RecordBatch:
+    drawn = np.random.default_rng(seed)
+    times = pa.array(np.zeros(POOL_ROWS, np.int64), pa.timestamp("us", tz="UTC"))
+    ids, values = drawn.integers(0, IDS, POOL_ROWS), drawn.random(POOL_ROWS) * 100
+    return pa.record_batch({"ts": times, "id": ids, "v": values})
+
+
+def result_of(kind: str, left: DataFrame, right: DataFrame | None) -> DataFrame:
+    (written,) = read_program(REGISTER + KINDS[kind]).queries
+    sides = {"a": left, "b": right}
+
+    def feed(name: str) -> Feed:
+        rows = sides[name]
+        assert rows is not None
+        return Feed(rows, ("id", "v"), "ts", POSITION, lateness_ms=1001)
+
+    return windows_of(written.query, feed)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A query: its kind, and the streams that it reads."""
+
+    name: str
+    kind: str
+    streams: tuple[str, ...]
+
+
+def places() -> list[Place]:
+    """Ten of each kind; ten of all read the segment, the others streams of unequal rates."""
+    found = []
+    for kind in KINDS:
+        for i in range(EACH):
+            behind = i % (5 if kind == "avg_all" else 3) == 0
+            first = "shared" if behind else f"s{i}"
+            second = () if kind == "avg_all" else (f"s{(i + 3) % BASE_STREAMS}",)
+            found.append(Place(f"{kind}_{i}", kind, (first, *second)))
+    return found
+
+
+@bench("fairness", title="thirty queries of one class, ten behind a segment, at 2x and 5x overload")
+def fairness(run: BenchRun) -> None:
+    overloads = OVERLOADS[:1] if run.quick else OVERLOADS
+    run.progress("learning what the queries cost", total=len(overloads) * len(SHEDDERS))
+    with Rig(memory=HEAP) as rig:
+        rig.spark.conf.set("spark.sql.shuffle.partitions", "1")
+        rig.warm_up(10.0)
+        capacity = _learn(rig, run)
+        for overload in overloads:
+            found = _run(rig, run, capacity, overload)
+            for shedder, spreads in found.items():
+                name = f"{shedder.partition('-')[0]}_{overload:g}x"
+                run.row(f"jain_{name}", float(np.mean([s.jain for s in spreads])))
+                run.row(f"mean_sic_{name}", float(np.mean([s.mean for s in spreads])))
+            balance, random = (float(np.mean([s.jain for s in found[name]])) for name in SHEDDERS)
+            run.row(f"jain_{overload:g}x", balance)
+            run.row(f"jain_over_random_{overload:g}x", balance - random)
+
+
+# -- the queries ------------------------------------------------------------------------------------
+
+
+class Thirty:
+    """The queries, the one that writes the segment, and their streams, in one class.
+
+    Args:
+        rig: The session.
+        unit_per_s: Rows a second of a stream of relative rate 1.
+        seconds: How long rows come.
+        shedder: Of the class.
+    """
+
+    def __init__(self, rig: Rig, unit_per_s: float, seconds: float, shedder: str | None) -> None:
+        self._rig, root = rig, rig.new("log")
+        self._logs = {
+            name: create_paced(
+                root / name,
+                [pool(i)],
+                schedule_constant(rate * unit_per_s, seconds, SEGMENT_ROWS),
+                event_time="ts",
+            )
+            for i, (name, rate) in enumerate(rates().items())
+        }
+        classes = {"all": {"target": TARGET_S, "shedder": shedder}}
+        self.flow = penstock.attach(rig.spark, {"log": root, "classes": classes, "stw": STW_S})
+        self.queries: list[StreamingQuery] = []
+
+    def __enter__(self) -> Thirty:
+        self._start_segment()
+        for place in places():
+            self._start(place)
+        for log in self._logs:
+            log.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flow.stop()
+
+    def _start_segment(self) -> None:
+        rows = self.flow.read_stream("raw", "all", ORIGIN, WRITER)
+        passed = rows.where("v >= 20")
+        writer = passed.writeStream.foreachBatch(self.flow.share("shared", passed)).queryName(WRITER)
+        self.queries.append(writer.option("checkpointLocation", str(self._rig.new("cp"))).start())
+
+    def _start(self, place: Place) -> None:
+        readers = self.flow.query(place.name, "all")
+        rows = [readers.read_stream(stream, [POSITION]) for stream in place.streams]
+        result = result_of(place.kind, rows[0], rows[1] if len(rows) > 1 else None)
+        self.queries.append(to_nowhere(result, str(self._rig.new("cp")), place.name))
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """By query."""
+        for query in self.queries:
+            if (error := query.exception()) is not None:
+                raise PenstockError(f"query {query.name} runs; got {error}")
+        return {q["name"]: q for q in self.flow.status()["classes"]["all"]["queries"].values()}
+
+    def await_costs(self) -> dict[str, dict[str, Any]]:
+        """Until the cost of every query is known: nothing is shed before."""
+        deadline_s = time.monotonic() + READY_S
+        while True:
+            found = self.status()
+            unknown = [name for name, query in found.items() if query["row_s"] is None]
+            if not unknown and len(found) == len(self.queries):
+                return found
+            if time.monotonic() > deadline_s:
+                raise PenstockError(f"all costs are known in {READY_S:g} s; got none of {', '.join(unknown)}")
+            time.sleep(1.0)
+
+
+WRITER = "segment"
+
+
+def rates() -> dict[str, float]:
+    """By stream, relative to each other."""
+    return {"raw": 2.0, **{f"s{i}": rate for i, rate in enumerate(RATES.tolist())}}
+
+
+def offered() -> dict[str, float]:
+    """By query, its rows a second, relative to each other; four fifths of the raw ones pass the segment."""
+    by_stream = {**rates(), "shared": 0.8 * rates()["raw"]}
+    found = {place.name: sum(by_stream[stream] for stream in place.streams) for place in places()}
+    return {WRITER: rates()["raw"], **found}
+
+
+# -- the runs ---------------------------------------------------------------------------------------
+
+
+def _learn(rig: Rig, run: BenchRun) -> float:
+    """The unit rate at which the queries just fit: what a turn of each costs leaves the rest for rows."""
+    with Thirty(rig, LEARNING_PER_S, READY_S + 60.0, None) as thirty:
+        known = thirty.await_costs()
+    fixed_s = sum(query["fixed_s"] for query in known.values())
+    row_s = sum(known[name]["row_s"] * relative for name, relative in offered().items())
+    cycle_s = FULL_AT * TARGET_S
+    per_s = max(0.0, 1.0 - fixed_s / cycle_s) / row_s
+    rows = sum(offered().values())
+    run.note(
+        f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle of {cycle_s:.0f} s, "
+        f"{1e6 * row_s / rows:.2f} us a row; they fit at {per_s * rows:,.0f} rows/s"
+    )
+    return per_s
+
+
+def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str, list[Spread]]:
+    found: dict[str, list[Spread]] = {}
+    seconds = READY_S + len(SHEDDERS) * (1 + WINDOWS) * STW_S + 60.0
+    with Thirty(rig, overload * capacity, seconds, SHEDDERS[0]) as thirty:
+        thirty.await_costs()
+        for shedder in SHEDDERS:
+            run.progress(f"{shedder} at {overload:g} times the capacity", advance=1)
+            thirty.flow.change("all", shedder=shedder)
+            time.sleep(STW_S)
+            spreads = []
+            for _ in range(WINDOWS):
+                time.sleep(STW_S)
+                sics = {
+                    n: q["sic"] for n, q in thirty.status().items() if n != WRITER and q["sic"] is not None
+                }
+                spreads.append(Spread.of(np.array(list(sics.values()))))
+                cls = thirty.flow.status()["classes"]["all"]
+                run.note(
+                    f"{shedder} {overload:g}x: Jain {spreads[-1].jain:.3f}, SIC {spreads[-1].mean:.3f} "
+                    f"({min(sics.values()):.3f} to {max(sics.values()):.3f}), {len(sics)} queries, "
+                    f"p95 {cls['delay_since_mark']['p95_s'] or 0:.1f} s"
+                )
+                thirty.flow.mark()
+            found[shedder] = spreads
+    return found
