@@ -21,20 +21,28 @@ def complex_queries(fragments: tuple[int, int], count: int, seed: int) -> list[Q
 def fig8(run: BenchRun) -> None:
     sizes = (15, 124) if run.quick else (15, 30, 60, 90, 124)
     times = run.times(REPEATS)
-    run.progress(total=len(sizes) * times)
+    run.progress(total=(len(sizes) + 1) * times)
+
+    def one_node(count: int, seed: int, **config: bool) -> Fairness:
+        specs = mixed(count, (1, 1), seed, rows_per_s=400.0, batches_per_s=5.0)
+        return simulate(specs, np.zeros(count, np.int64), 1, "balance", seed, LOCAL_ROWS_PER_S, **config)
+
     fair: dict[int, Fairness] = {}
     for count in sizes:
-
-        def measure(seed: int, count: int = count) -> Fairness:
-            specs = mixed(count, (1, 1), seed, rows_per_s=400.0, batches_per_s=5.0)
-            return simulate(specs, np.zeros(count, np.int64), 1, "balance", seed, LOCAL_ROWS_PER_S)
-
-        fair[count] = averaged(run, times, measure, f"{count} queries")
+        fair[count] = averaged(run, times, lambda seed, n=count: one_node(n, seed), f"{count} queries")
         run.row(f"mean_sic_{count}", fair[count].mean)
         run.row(f"jain_{count}", fair[count].jain)
     run.row("jain_min", min(f.jain for f in fair.values()))
     run.row("jain_of_means_min", min(f.jain_of_means for f in fair.values()))
     run.row("mean_sic_min", min(f.mean for f in fair.values()))
+    most = max(sizes)
+    alone = averaged(
+        run,
+        times,
+        lambda seed: one_node(most, seed, count_admitted=False),
+        f"{most} queries, by reports alone",
+    )
+    run.row(f"jain_{most}_by_reports_alone", alone.jain)
 
 
 @bench("fig9", title="Shedding intervals from 50 ms to 1 s: 200 queries on 6 nodes")
@@ -65,27 +73,36 @@ def fig10(run: BenchRun) -> None:
     if run.quick:
         cases = {name: cases[name] for name in ("1", "6", "mixed")}
     times = run.times(REPEATS)
-    run.progress(total=2 * len(cases) * times)
-    for name, (fragments, count) in cases.items():
+    run.progress(total=(2 * len(cases) + len(ABLATIONS)) * times)
+
+    def measure(name: str, shedder: str, seed: int, **config: bool) -> Fairness:
+        fragments, count = cases[name]
+        specs = complex_queries(fragments, count, seed)
+        return simulate(specs, by_zipf(specs, NODES, seed), NODES, shedder, seed, **config)
+
+    for name in cases:
         found: dict[str, Fairness] = {}
         for shedder in SHEDDERS:
-
-            def measure(
-                seed: int,
-                shedder: str = shedder,
-                fragments: tuple[int, int] = fragments,
-                count: int = count,
-            ) -> Fairness:
-                specs = complex_queries(fragments, count, seed)
-                return simulate(specs, by_zipf(specs, NODES, seed), NODES, shedder, seed)
-
-            found[shedder] = averaged(run, times, measure, f"{shedder}, {name} fragments")
+            found[shedder] = averaged(
+                run,
+                times,
+                lambda seed, n=name, s=shedder: measure(n, s, seed),
+                f"{shedder}, {name} fragments",
+            )
             run.row(f"jain_{shedder}_{name}", found[shedder].jain)
             run.row(f"std_{shedder}_{name}", found[shedder].spread.std)
             run.row(f"mean_sic_{shedder}_{name}", found[shedder].mean)
         fair, random = found["balance"], found["random"]
         run.row(f"jain_ratio_{name}", fair.jain / random.jain)
         run.row(f"mean_sic_ratio_{name}", fair.mean / random.mean)
+    for name, config in ABLATIONS.items():
+        fair = averaged(run, times, lambda seed, c=config: measure("mixed", "balance", seed, **c), name)
+        run.row(f"jain_mixed_{name}", fair.jain)
+        run.row(f"mean_sic_mixed_{name}", fair.mean)
+
+
+ABLATIONS = {"without_updates": {"updates": False}, "by_reports_alone": {"count_admitted": False}}
+"""Nodes that know of no other's decisions; nodes that know only what coordinators report."""
 
 
 @bench(
