@@ -9,7 +9,7 @@ from penstock.sim.federation import COMPLEX, Bursts, QuerySpec, mixed, placement
 
 from ..federations import LOCAL_ROWS_PER_S, NODES, SHEDDERS, Fairness, averaged, by_zipf, simulate
 
-REPEATS = 3
+REPEATS = 2
 
 
 def complex_queries(fragments: tuple[int, int], count: int, seed: int) -> list[QuerySpec]:

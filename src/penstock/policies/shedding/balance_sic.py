@@ -126,12 +126,15 @@ def _fill_up(keep: BoolArray, rest: IntArray, query: IntArray, load: FloatArray,
     """Keeps what still fits after the first batch that did not; each query up to its own first such batch."""
     if rest.size == 0 or left < float(load[rest].min()):
         return
-    closed = {int(query[rest[0]])}
-    for batch in rest[1:].tolist():
-        if query[batch] in closed:
-            continue
-        if load[batch] <= left:
-            keep[batch] = True
-            left -= load[batch]
-        else:
-            closed.add(int(query[batch]))
+    # what does not fit now never will: it closes its query, and only batches before it can be kept
+    large = np.flatnonzero(load[rest] > left)
+    closed_at = np.full(int(query.max()) + 1, rest.size)
+    closed_at[query[rest[large[::-1]]]] = large[::-1]
+    for place in np.flatnonzero(np.arange(rest.size) < closed_at[query[rest]]).tolist():
+        batch = rest[place]
+        if place < closed_at[query[batch]]:
+            if load[batch] <= left:
+                keep[batch] = True
+                left -= load[batch]
+            else:
+                closed_at[query[batch]] = place
