@@ -24,8 +24,8 @@ from penstock.spark.capacity import find_batch_rows, warm_up
 from .rig import Rig, median
 
 OVERLOAD = 4.0
-TARGET_S = 2.0
-SEGMENT_ROWS, POOL_ROWS, BUCKETS = 512, 65_536, 256
+TARGET_S = 4.0
+SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
 WINDOW_S = 1.0
 DEVICES = 100_000
 READY_S = 60.0
@@ -70,9 +70,13 @@ def pool() -> pa.RecordBatch:
 
 
 def estimated(rows: DataFrame, groups: int) -> DataFrame:
-    rows = rows.withWatermark("ts", "100 milliseconds")
+    """Estimates by window and group, after some work on each row that an overload can be made of."""
+    text = F.concat(F.col("k").cast("string"), F.lit(":"), F.col("v").cast("string"))
+    rows = rows.where(F.sha2(F.sha2(F.sha2(text, 512), 512), 512) > "").withWatermark(
+        "ts", "100 milliseconds"
+    )
     window = F.window("ts", f"{round(WINDOW_S * 1000)} milliseconds").alias("w")
-    return penstock.estimate(rows, "v", [window, (F.col("k") % groups).alias("g")])
+    return penstock.estimate(worked, "v", [window, (F.col("k") % groups).alias("g")])
 
 
 @bench("coverage", title="how often a 95 % interval has the true value, by what is drawn together")
@@ -163,15 +167,20 @@ def _shed(flow: Any) -> int:
 
 def _with_truth(to: Path, log: PacedLog, case: Case, from_s: float, until_s: float) -> pa.Table:
     results = pq.read_table(to)
-    starts = results.column("w").combine_chunks().field("start").cast(pa.int64()).to_numpy() / 1e6
+    starts = _starts_s(results)
     inside = (starts >= from_s) & (starts + WINDOW_S <= until_s)
     results = results.filter(pa.array(inside & (np.array(results.column("interval")) != "nothing was shed")))
     truth = _truth(log, case.groups, from_s, until_s)
-    starts = results.column("w").combine_chunks().field("start").cast(pa.int64()).to_numpy() / 1e6
+    starts = _starts_s(results)
     at = (np.rint((starts - truth.first_s) / WINDOW_S).astype(np.int64), results.column("g").to_numpy())
     results = results.append_column("true_count", pa.array(truth.count[at]))
     results = results.append_column("true_sum", pa.array(truth.sum[at]))
     return results.append_column("true_avg", pa.array(truth.sum[at] / truth.count[at])).drop_columns(["w"])
+
+
+def _starts_s(results: pa.Table) -> np.ndarray:
+    starts = results.column("w").combine_chunks().field("start")
+    return starts.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy() / 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

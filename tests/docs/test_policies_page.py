@@ -11,6 +11,7 @@ import pytest
 
 from penstock.policies.load import LOAD_MANAGERS, manager_config
 from penstock.policies.load.design import Controller
+from penstock.policies.shedding import SHEDDERS, shedder_config
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
 
@@ -59,3 +60,15 @@ def test_a_section_has_problem_regimes_and_when(manager: str) -> None:
 def test_an_undocumented_setting_is_noticed() -> None:
     page = PAGE.replace("| `victims` |", "| `victim` |")
     assert "victims" not in documented("deadline", page)
+
+
+SHEDDING_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "shedding.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shedder", SHEDDERS)
+def test_every_shedder_has_a_section_and_every_setting_its_default(shedder: str) -> None:
+    assert f"\n### {shedder}\n" in SHEDDING_PAGE
+    table = SHEDDING_PAGE.partition(f"<!-- settings: {shedder} -->\n")[2].partition("\n\n")[0]
+    stated = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \| .+ \|$", table, re.MULTILINE))
+    config = shedder_config(shedder)
+    assert stated == {f.name: str(getattr(config, f.name)) for f in fields(config)}

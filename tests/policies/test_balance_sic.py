@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.policies.shedding import ShedObservation, WaitingBatches
-from penstock.policies.shedding.balance_sic import BalanceSicConfig, BalanceSicShedder
+from penstock.policies.shedding.balance_sic import BalanceSicConfig, BalanceSicShedder, _order_of
 from penstock.policies.shedding.base import projected_sic
 
 STEPS = 1e12
@@ -51,7 +51,8 @@ def observations(draw: st.DrawFn) -> ShedObservation:
     queries, size = draw(st.sampled_from([(1, 50), (3, 200), (40, 100), (100, 60), (7, 0)]))
     query = np.sort(rng.integers(0, queries, size)) if draw(st.booleans()) else rng.integers(0, queries, size)
     rows = rng.integers(0, 60, size) if draw(st.booleans()) else np.full(size, 50)
-    sic = rows / rng.choice([1500.0, 3000.0, 300.0], size)
+    # exact in binary, so that batches of one source have one SIC a row whatever their size
+    sic = rows * rng.choice([1, 2, 3, 10], size) / 4096
     # an empty batch carries SIC too
     sic[rows == 0] = 0.01
     cost = rng.uniform(0.5, 2.0, queries) if draw(st.booleans()) else None
@@ -74,6 +75,13 @@ def test_it_keeps_batch_by_batch_what_the_plain_algorithm_keeps(
 ) -> None:
     shedder = BalanceSicConfig(projection).build(seed)
     assert (shedder.decide(observation).keep == plain(shedder, observation)).all()
+
+
+@pytest.mark.parametrize("most", [100, 1 << 50])
+@given(st.lists(st.integers(0, 30), max_size=60))
+def test_keys_are_ordered_as_by_a_stable_sort(most: int, numbers: list[int]) -> None:
+    keys = np.array(numbers, np.uint64) * np.uint64(most)
+    assert _order_of(keys).tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def source(query: int, sic: float, count: int) -> list[tuple[int, float]]:

@@ -247,6 +247,8 @@ def utilities(*values: Any) -> ShedObservation:
         ),
         (lambda: decide("window", seen(waiting([0], [9]), 1.0)), "by window needs the window of each batch"),
         (lambda: waiting([0, 1], [1, 2], [0.1]), "one sic each; got 1 for 2 batches"),
+        (lambda: waiting([0, 1], [1, 2], [0.1, math.nan]), "the SIC of a batch is 0 or more; got nan"),
+        (lambda: waiting([0], [1], [-0.1]), "the SIC of a batch is 0 or more; got -0.1"),
         (lambda: seen(waiting([0], [1]), -1.0), "capacity is 0 or more; got -1.0"),
         (lambda: seen(waiting([0], [1]), math.nan), "capacity is 0 or more; got nan"),
         (lambda: seen(waiting([3], [1]), 1.0), "belongs to one of the 3 queries; got query 3 to 3"),

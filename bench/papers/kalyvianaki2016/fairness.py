@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from penstock.bench import BenchRun, bench
@@ -9,7 +11,7 @@ from penstock.sim.federation import COMPLEX, Bursts, QuerySpec, mixed, placement
 
 from ..federations import LOCAL_ROWS_PER_S, NODES, SHEDDERS, Fairness, averaged, by_zipf, simulate
 
-REPEATS = 3
+REPEATS = 2
 
 
 def complex_queries(fragments: tuple[int, int], count: int, seed: int) -> list[QuerySpec]:
@@ -21,20 +23,28 @@ def complex_queries(fragments: tuple[int, int], count: int, seed: int) -> list[Q
 def fig8(run: BenchRun) -> None:
     sizes = (15, 124) if run.quick else (15, 30, 60, 90, 124)
     times = run.times(REPEATS)
-    run.progress(total=len(sizes) * times)
+    run.progress(total=(len(sizes) + 1) * times)
+
+    def one_node(count: int, seed: int, **config: bool) -> Fairness:
+        specs = mixed(count, (1, 1), seed, rows_per_s=400.0, batches_per_s=5.0)
+        return simulate(specs, np.zeros(count, np.int64), 1, "balance", seed, LOCAL_ROWS_PER_S, **config)
+
     fair: dict[int, Fairness] = {}
     for count in sizes:
-
-        def measure(seed: int, count: int = count) -> Fairness:
-            specs = mixed(count, (1, 1), seed, rows_per_s=400.0, batches_per_s=5.0)
-            return simulate(specs, np.zeros(count, np.int64), 1, "balance", seed, LOCAL_ROWS_PER_S)
-
-        fair[count] = averaged(run, times, measure, f"{count} queries")
+        fair[count] = averaged(run, times, lambda seed, n=count: one_node(n, seed), f"{count} queries")
         run.row(f"mean_sic_{count}", fair[count].mean)
         run.row(f"jain_{count}", fair[count].jain)
     run.row("jain_min", min(f.jain for f in fair.values()))
     run.row("jain_of_means_min", min(f.jain_of_means for f in fair.values()))
     run.row("mean_sic_min", min(f.mean for f in fair.values()))
+    most = max(sizes)
+    alone = averaged(
+        run,
+        times,
+        lambda seed: one_node(most, seed, count_admitted=False),
+        f"{most} queries, by reports alone",
+    )
+    run.row(f"jain_{most}_by_reports_alone", alone.jain)
 
 
 @bench("fig9", title="Shedding intervals from 50 ms to 1 s: 200 queries on 6 nodes")
@@ -57,35 +67,53 @@ def fig9(run: BenchRun) -> None:
     run.row("mean_sic_max_to_min", max(means) / min(means))
 
 
+FIG10 = {f"{n}": ((n, n), round(2000 / n)) for n in range(1, 7)} | {"mixed": ((1, 6), 571)}
+"""Fragments a query, and queries: about 2,000 fragments in all cases."""
+ABLATIONS = {"without_updates": {"updates": False}, "by_reports_alone": {"count_admitted": False}}
+"""Nodes that know of no other's decisions; nodes that know only what coordinators report."""
+
+
+def on_18_nodes(case: str, shedder: str, seed: int, skewed: bool = True, **config: bool) -> Fairness:
+    """One of fig10's runs."""
+    specs = complex_queries(*FIG10[case], seed)
+    node = by_zipf(specs, NODES, seed)
+    if not skewed:
+        node = placement.uniform([s.fragments for s in specs], NODES, seed)
+    return simulate(specs, node, NODES, shedder, seed, **config)
+
+
 @bench(
     "fig10", title="18 nodes, about 2,000 fragments: BALANCE-SIC against random, 1 to 6 fragments and mixed"
 )
 def fig10(run: BenchRun) -> None:
-    cases = {f"{n}": ((n, n), round(2000 / n)) for n in range(1, 7)} | {"mixed": ((1, 6), 571)}
-    if run.quick:
-        cases = {name: cases[name] for name in ("1", "6", "mixed")}
+    cases = ("1", "6", "mixed") if run.quick else tuple(FIG10)
     times = run.times(REPEATS)
-    run.progress(total=2 * len(cases) * times)
-    for name, (fragments, count) in cases.items():
+    run.progress(total=(2 * len(cases) + (0 if run.quick else len(ABLATIONS) + 2)) * times)
+    for name in cases:
         found: dict[str, Fairness] = {}
         for shedder in SHEDDERS:
-
-            def measure(
-                seed: int,
-                shedder: str = shedder,
-                fragments: tuple[int, int] = fragments,
-                count: int = count,
-            ) -> Fairness:
-                specs = complex_queries(fragments, count, seed)
-                return simulate(specs, by_zipf(specs, NODES, seed), NODES, shedder, seed)
-
-            found[shedder] = averaged(run, times, measure, f"{shedder}, {name} fragments")
+            found[shedder] = averaged(
+                run, times, partial(on_18_nodes, name, shedder), f"{shedder}, {name} fragments"
+            )
             run.row(f"jain_{shedder}_{name}", found[shedder].jain)
             run.row(f"std_{shedder}_{name}", found[shedder].spread.std)
             run.row(f"mean_sic_{shedder}_{name}", found[shedder].mean)
         fair, random = found["balance"], found["random"]
         run.row(f"jain_ratio_{name}", fair.jain / random.jain)
         run.row(f"mean_sic_ratio_{name}", fair.mean / random.mean)
+    if not run.quick:
+        _ablations(run, times)
+
+
+def _ablations(run: BenchRun, times: int) -> None:
+    """fig10's mixed case with something left out: what nodes know of each other, or the skew."""
+    for name, config in ABLATIONS.items():
+        fair = averaged(run, times, partial(on_18_nodes, "mixed", "balance", **config), name)
+        run.row(f"jain_mixed_{name}", fair.jain)
+        run.row(f"mean_sic_mixed_{name}", fair.mean)
+    for shedder in SHEDDERS:
+        even = averaged(run, times, partial(on_18_nodes, "mixed", shedder, skewed=False), "without skew")
+        run.row(f"jain_{shedder}_mixed_without_skew", even.jain)
 
 
 @bench(
@@ -95,6 +123,7 @@ def fig11(run: BenchRun) -> None:
     percents = (0, 100) if run.quick else (0, 25, 50, 75, 100)
     times = run.times(REPEATS)
     run.progress(total=len(percents) * times)
+    std = {}
     for percent in percents:
 
         def measure(seed: int, part: float = percent / 100) -> Fairness:
@@ -103,9 +132,11 @@ def fig11(run: BenchRun) -> None:
             return simulate(specs, node, 10, "balance", seed)
 
         fair = averaged(run, times, measure, f"{percent} % of three fragments")
+        std[percent] = fair.spread.std
         run.row(f"jain_{percent}", fair.jain)
         run.row(f"jain_of_means_{percent}", fair.jain_of_means)
         run.row(f"std_{percent}", fair.spread.std)
+    run.row("std_100_to_0", std[100] / std[0])
 
 
 def three_fragments(queries: int, part: float, seed: int) -> list[QuerySpec]:
@@ -128,7 +159,7 @@ def fig13(run: BenchRun) -> None:
 
 def _scale(run: BenchRun, cases: dict[int, tuple[int, int]]) -> None:
     """Mean SIC and Jain's index for numbers of queries and nodes."""
-    times = run.times(REPEATS)
+    times = run.repeats  # where a node is not overloaded, a few queries of one fragment decide
     run.progress(total=len(cases) * times)
     found = []
     for size, (queries, nodes) in cases.items():

@@ -58,6 +58,11 @@ class WaitingBatches:
                     "give arrays of one length",
                 )
 
+        if self.size and not self.sic.min() >= 0:
+            raise InvalidInputError(
+                "the SIC of a batch is 0 or more", self.sic.min(), "the sum of the SIC of its rows"
+            )
+
     @property
     def size(self) -> int:
         return int(self.query.size)

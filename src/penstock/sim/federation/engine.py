@@ -378,5 +378,7 @@ class _Admitted:
 
 def _sorted(batches: _Batches, layout: Layout) -> _Batches:
     """By node, in order of arrival."""
-    order = np.lexsort((batches.arrival_s, layout.node[batches.fragment]))
-    return batches.where(order)
+    by_arrival = np.argsort(batches.arrival_s, kind="stable")
+    small = np.uint16 if layout.nodes <= 1 << 16 else np.int64  # numpy has a radix sort for 16 bits
+    node = layout.node[batches.fragment[by_arrival]].astype(small)
+    return batches.where(by_arrival[np.argsort(node, kind="stable")])
