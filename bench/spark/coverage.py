@@ -72,9 +72,8 @@ def pool() -> pa.RecordBatch:
 def estimated(rows: DataFrame, groups: int) -> DataFrame:
     """Estimates by window and group, after some work on each row that an overload can be made of."""
     text = F.concat(F.col("k").cast("string"), F.lit(":"), F.col("v").cast("string"))
-    rows = rows.where(F.sha2(F.sha2(F.sha2(text, 512), 512), 512) > "").withWatermark(
-        "ts", "100 milliseconds"
-    )
+    worked = rows.where(F.sha2(F.sha2(F.sha2(text, 512), 512), 512) > "")
+    worked = worked.withWatermark("ts", "100 milliseconds")
     window = F.window("ts", f"{round(WINDOW_S * 1000)} milliseconds").alias("w")
     return penstock.estimate(worked, "v", [window, (F.col("k") % groups).alias("g")])
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.control.backlog import Cut, Stretch, cut
 from penstock.control.classes import GovernedClass
+from penstock.control.demand import SLACK_FRACTION
 from penstock.control.members import Query
 from penstock.control.sic import SicLedger
 from penstock.control.turns import Turn
@@ -98,7 +99,10 @@ class ClassShedding:
         known = all(q.cost.ready for q in (query, *others))
         if shedder is None or waiting is None or governed.cycle.dry_run or not known:
             return None
-        in_time = Grant(self._clock(), grant.shed_before_s, 1.0)
+        # what would be late even so: a batch may be longer than the one that the manager had in mind
+        target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
+        latest_s = self._clock() + turn.of(query.key) - target_s
+        in_time = Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0)
         decided = cut(waiting, in_time, math.inf)
         mine = _inside(waiting.stretches, decided)
         observation = self._observation(governed, query, others, mine, turn)

@@ -1,0 +1,100 @@
+"""A class with a shedder: what is kept is chosen over all its queries, in a closed loop. Virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.control.changing import change_class
+from penstock.policies.quality.fairness import jain_index
+
+TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0
+RATES = np.array([1.0, 1.5, 2.5, 4.0])
+
+
+def run(
+    virtual: Any, times: float, shedder: str | None, behind: bool = False, **cls: Any
+) -> tuple[Any, list]:
+    """Four queries with unequal rates at so many times the capacity; with `behind` the last one reads what
+    the first one writes."""
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": shedder, **cls}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    capacity = (1 - len(RATES) * machine.fixed_s / TARGET_S) / machine.row_s
+    logs = [virtual.stream(cluster, times * capacity * rate / RATES.sum(), 120.0) for rate in RATES]
+    queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
+    if behind:
+        cluster.governor.sic.writers[str(logs[-1].directory)] = "q0"
+    cluster.run(WARM_S + MEASURED_S)
+    return cluster, queries
+
+
+def sics(cluster: Any) -> np.ndarray:
+    found = cluster.status()["classes"]["gold"]["queries"]
+    return np.array([found[f"q{i}"]["sic"] for i in range(len(RATES))])
+
+
+def check_books(cluster: Any, queries: list) -> None:
+    found = cluster.status()["classes"]["gold"]["queries"]
+    for query in queries:
+        books = found[query.key]
+        assert books["offered"] == books["admitted"] + books["shed"] + books["waiting"]
+        assert books["offered"] == sum(log.end() for log in query.logs.values())
+
+
+@pytest.mark.parametrize("shedder", ["balance-sic", "random", "oldest"])
+@pytest.mark.parametrize("times", [2.0, 6.0])
+def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
+    virtual: Any, shedder: str, times: float
+) -> None:
+    cluster, queries = run(virtual, times, shedder)
+    since = cluster.timer() - MEASURED_S
+    for query in queries:
+        assert virtual.delay(query, 0.95, since) <= TARGET_S
+        chosen = [b.offset.plan for b in query.batches if b.offset.plan.unit == "chosen"]
+        assert chosen
+        assert all((plan.keep_probability() is not None) == (shedder == "random") for plan in chosen)
+    check_books(cluster, queries)
+    admitted = sum(virtual.admitted_between(query, since, cluster.timer()) for query in queries)
+    machine = virtual.machine()
+    assert admitted / MEASURED_S >= 0.8 * (1 - len(RATES) * machine.fixed_s / TARGET_S) / machine.row_s
+
+
+def test_balance_sic_lets_queries_with_unequal_rates_lose_alike(virtual: Any) -> None:
+    cluster, _ = run(virtual, 5.0, "balance-sic")
+    found = sics(cluster)
+    assert jain_index(found) >= 0.97
+    assert found.mean() < 0.5
+    assert cluster.status()["classes"]["gold"]["jain"] == pytest.approx(jain_index(found))
+
+
+def test_a_query_behind_a_segment_that_sheds_is_made_up_for_it(virtual: Any) -> None:
+    even, _ = run(virtual, 2.0, "balance-sic", behind=True)
+    uneven, _ = run(virtual, 2.0, "random", behind=True)
+    assert jain_index(sics(even)[1:]) > jain_index(sics(uneven)[1:]) + 0.02
+    assert jain_index(sics(even)[1:]) >= 0.97
+    assert sics(even)[0] > sics(even)[1:].max(), "the one that writes it works for the one behind it too"
+
+
+def test_nothing_is_shed_while_the_class_fits_or_runs_dry(virtual: Any) -> None:
+    cluster, _ = run(virtual, 0.7, "balance-sic")
+    assert cluster.status()["classes"]["gold"]["shed"] == 0
+    np.testing.assert_allclose(sics(cluster), 1.0)
+    cluster, _ = run(virtual, 2.0, "balance-sic", dry_run=True)
+    assert cluster.status()["classes"]["gold"]["shed"] == 0
+
+
+def test_a_manager_that_gives_a_keep_fraction_says_how_much(virtual: Any) -> None:
+    cluster, queries = run(virtual, 3.0, "balance-sic", manager="aloma")
+    assert any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
+    check_books(cluster, queries)
+    assert jain_index(sics(cluster)) >= 0.95
+
+
+def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Any) -> None:
+    cluster, queries = run(virtual, 3.0, None)
+    assert not any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
+    change_class(cluster.governor, "gold", {"shedder": "balance-sic"})
+    cluster.run(20.0)
+    assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)

@@ -1,0 +1,90 @@
+"""A query's SIC over the source time window, from what its grants decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.control.sic import SicLedger
+
+
+def ledger() -> SicLedger:
+    return SicLedger(stw_s=10.0)
+
+
+def test_a_query_that_had_no_batch_yet_has_none() -> None:
+    assert ledger().of("q", 0.0).value is None
+
+
+def test_it_is_the_part_of_the_rows_that_was_admitted_in_the_window() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 100)
+    books.decided(2.0, "q", "r", "s", 300, 100)
+    found = books.of("q", 3.0)
+    assert found.value == pytest.approx(0.5)
+    assert found.batch == pytest.approx(1 / 3)
+    assert books.of("q", 11.5).value == pytest.approx(1 / 3), "the first batch has left the window"
+
+
+def test_every_source_counts_alike_however_many_rows_it_has() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "many", "a", 10_000, 10_000)
+    books.decided(1.0, "q", "few", "b", 10, 5)
+    assert books.of("q", 1.0).value == pytest.approx(0.75)
+
+
+def test_the_share_of_a_silent_source_is_missing_and_it_is_named() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "one", "a", 100, 100)
+    books.decided(1.0, "q", "other", "b", 0, 0)
+    found = books.of("q", 1.0)
+    assert found.value == pytest.approx(0.5)
+    assert found.silent == ("b",)
+
+
+def test_a_query_without_a_batch_in_the_window_keeps_what_it_had() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 40)
+    assert books.of("q", 5.0).value == pytest.approx(0.4)
+    assert books.of("q", 100.0).value == pytest.approx(0.4)
+
+
+def test_what_is_behind_a_segment_stands_on_what_its_writer_kept() -> None:
+    books = ledger()
+    books.shares("segment", ["token"])
+    books.joined("token", "writer")
+    books.joined("of another", "q")
+    books.decided(1.0, "writer", "w", "s", 100, 50)
+    books.decided(1.0, "q", "r", "segment", 40, 20)
+    assert books.of("q", 1.0).value == pytest.approx(0.25)
+    assert books.upstream("segment", 1.0) == pytest.approx(0.5)
+    assert books.upstream("s", 1.0) == 1.0
+    assert books.readers_of("writer") == ["q"]
+    assert books.readers_of("q") == []
+
+
+def test_a_segment_that_is_made_of_itself_has_a_sic_all_the_same() -> None:
+    books = ledger()
+    books.shares("segment", ["token"])
+    books.joined("token", "q")
+    books.decided(1.0, "q", "r", "segment", 40, 20)
+    assert books.of("q", 1.0).value == pytest.approx(0.5)
+
+
+def test_a_rate_that_changes_a_hundredfold_inside_the_window_leaves_it_between_0_and_1() -> None:
+    books = ledger()
+    for second in range(10):
+        rows = 10_000 if second == 5 else 100
+        books.decided(float(second), "q", "r", "s", rows, rows if second != 5 else rows // 2)
+    assert books.of("q", 9.0).value == pytest.approx(5900 / 10_900)
+
+
+def test_rows_of_a_whole_window_are_known_once_it_has_passed() -> None:
+    books = ledger()
+    for second in range(12):
+        books.decided(float(second), "q", "r", "s", 100, 10)
+    assert books.window_rows("q", "r", 11.0) == pytest.approx(1000)
+    assert books.window_rows("q", "nobody", 11.0) is None
+    books.decided(11.0, "q", "new", "s", 100, 10)
+    assert books.window_rows("q", "new", 12.0) is None
+    books.gone("q", "new")
+    assert books.of("q", 12.0).value == pytest.approx(0.1)
