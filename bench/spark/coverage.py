@@ -28,6 +28,8 @@ TARGET_S = 4.0
 SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
 WINDOW_S = 1.0
 DEVICES = 100_000
+LATE_FRACTION = 0.05
+"""Of the rows that may be late: without it windows of grants that shed late rows have no interval."""
 READY_S = 60.0
 
 
@@ -143,7 +145,8 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
     """Results of one run beside the truth."""
     log = _log(rig, rate_per_s, READY_S + case.seconds + 30.0)
     to = rig.new("results")
-    classes = {"bench": {"target": TARGET_S, **case.cls}}
+    settings = {"late_fraction": LATE_FRACTION}
+    classes = {"bench": {"target": TARGET_S, "settings": settings, **case.cls}}
     with penstock.attach(rig.spark, {"log": log.directory.parent, "classes": classes, "seed": seed}) as flow:
         rows = flow.read_stream("readings", "bench", metadata=penstock.ESTIMATE)
         query = _start(rig, case.groups, to)(rows, str(rig.new("cp")))

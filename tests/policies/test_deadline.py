@@ -103,6 +103,16 @@ def test_of_more_urgent_rows_than_fit_the_oldest_can_be_shed_instead() -> None:
     assert grant == Grant(MUST_S, pytest.approx(times[229]), 1.0)
 
 
+def test_a_few_hopeless_rows_are_sampled_with_the_others_where_that_is_asked_for() -> None:
+    times = np.concatenate([np.full(4, 7.0), np.linspace(8.1, 8.4, 300)]).tolist()
+    seen = waiting(times, [1] * 304)
+    assert granted(deadline(), seen).shed_before_s > 7.0
+    sampled = granted(deadline(late_fraction=0.05), seen)
+    assert sampled.shed_before_s == -math.inf
+    assert sampled.keep_fraction < 1.0
+    assert granted(deadline(late_fraction=0.001), seen).shed_before_s > 7.0, "these are more than a few"
+
+
 def test_both_kinds_of_victims_admit_the_same_number_to_the_resolution_of_the_headers() -> None:
     times = 8.05 + 0.001 * np.arange(300)
     seen = waiting(times.tolist(), [1] * 300)

@@ -1,4 +1,4 @@
-"""`penstock cql run` and `penstock cql conformance`, in processes of their own."""
+"""`penstock cql run`, `explain --spark` and `conformance`, the last in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from penstock.cli import main
 
 pytestmark = pytest.mark.spark
 
@@ -22,6 +27,33 @@ CASES = {
 def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "penstock"), "cql", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+class Kept:
+    """The tests' session, which a command does not stop: starting one takes most of its time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """It goes on."""
+
+
+@pytest.fixture
+def cql(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Runs a command here, on the tests' session; gives what it prints as JSON."""
+    monkeypatch.setattr("penstock.spark.session.session", lambda **_: Kept(spark))
+
+    def run(*arguments: str) -> Any:
+        assert main(["cql", *arguments, "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
 
 
 def test_wrong_tuples_of_a_case_are_counted_and_shown(tmp_path: Path) -> None:
@@ -46,7 +78,7 @@ def test_wrong_tuples_of_a_case_are_counted_and_shown(tmp_path: Path) -> None:
     assert "sums, 2 partitions: extra [3]:+:1, 12" in done.stdout
 
 
-def test_queries_run_over_files_and_print_their_answers(tmp_path: Path) -> None:
+def test_queries_run_over_files_and_print_their_answers(tmp_path: Path, cql: Callable[..., Any]) -> None:
     (tmp_path / "readings.csv").write_text(
         "device,value,at\n1,10.0,2026-01-01T00:00:00Z\n"
         "2,20.0,2026-01-01T00:00:30Z\n1,30.0,2026-01-01T00:01:10Z\n"
@@ -57,9 +89,7 @@ def test_queries_run_over_files_and_print_their_answers(tmp_path: Path) -> None:
         "SELECT avg(value) AS mean FROM readings [RANGE 1 MIN SLIDE 1 MIN];"
         "SELECT device, value FROM readings [ROWS 1];"
     )
-    done = penstock("run", str(tmp_path / "readings.cql"), "--batches", "2", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    by_window, by_tuple = json.loads(done.stdout)["queries"]
+    by_window, by_tuple = cql("run", str(tmp_path / "readings.cql"), "--batches", "2")["queries"]
     assert by_window["answers"] == "windows"
     assert by_window["rows"] == [
         {"window_start": "2026-01-01T00:00:00+00:00", "window_end": "2026-01-01T00:01:00+00:00", "mean": 15.0}
@@ -74,16 +104,16 @@ def test_queries_run_over_files_and_print_their_answers(tmp_path: Path) -> None:
     ]
 
 
-def test_explain_shows_spark_s_plan_and_which_queries_are_computed_together(tmp_path: Path) -> None:
+def test_explain_shows_spark_s_plan_and_which_queries_are_computed_together(
+    tmp_path: Path, cql: Callable[..., Any]
+) -> None:
     (tmp_path / "q.cql").write_text(
         "REGISTER STREAM readings (device int, value float);"
         "SELECT avg(value) FROM readings [RANGE 1 MIN SLIDE 1 MIN] WHERE device = 1;"
         "SELECT avg(value) FROM readings [RANGE 1 MIN SLIDE 1 MIN] WHERE device = 2;"
         "SELECT device, value FROM readings [ROWS 1];"
     )
-    done = penstock("explain", str(tmp_path / "q.cql"), "--spark", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = cql("explain", str(tmp_path / "q.cql"), "--spark")
     by_window, _, by_tuple = told["queries"]
     assert "StateStoreSave" in by_window["spark"]
     assert "FlatMapGroupsInPandasWithState" in by_tuple["spark"]

@@ -34,6 +34,8 @@ class DeadlineConfig(ManagerConfig):
             measured delays overrun (batches, unfair schedulers) and shrinks again slowly.
         grant_fraction: Time between grants.
         memory_fraction: How fast measured capacity is forgotten, in delay targets.
+        late_fraction: Part of a grant's rows that may be late: so many hopeless rows are sampled with the
+            others instead of being shed, so that every row has a known chance, as estimates need it.
     """
 
     max_drop_fraction: float = 1.0
@@ -42,6 +44,7 @@ class DeadlineConfig(ManagerConfig):
     margin_fraction: float = 0.02
     grant_fraction: float = 0.025
     memory_fraction: float = 0.5
+    late_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         ManagerConfig.__post_init__(self)
@@ -49,9 +52,9 @@ class DeadlineConfig(ManagerConfig):
             raise InvalidInputError(
                 "victims are 'uniform' or 'oldest'", repr(self.victims), "uniform is unbiased"
             )
-        for name in ("work_ahead_fraction", "margin_fraction", "grant_fraction"):
+        for name in ("work_ahead_fraction", "margin_fraction", "grant_fraction", "late_fraction"):
             value = getattr(self, name)
-            if not 0.0 < value < 0.5:
+            if not 0.0 < value < 0.5 and (name, value) != ("late_fraction", 0.0):
                 raise InvalidInputError(
                     f"{name} lies between 0 and 0.5", value, "it is a part of the delay target"
                 )
@@ -151,6 +154,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
     ) -> tuple[Grant, float]:
         arrival_s, upto = waiting.arrival_s, np.cumsum(waiting.rows)
         lost = _rows_before(arrival_s, upto, hopeless_s)
+        if 0.0 < lost <= self.config.late_fraction * _rows_before(arrival_s, upto, must_s):
+            lost, hopeless_s = 0.0, -math.inf
         must = _rows_before(arrival_s, upto, must_s) - lost
         if must <= room:
             # everything urgent fits: admit the oldest rows until the room is used, shed nothing else
