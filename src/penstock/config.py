@@ -45,8 +45,8 @@ from penstock.validation import (
 
 Sampling = Literal["auto", "row", "segment", "key"]
 
-CLASS_SHEDDERS = ("balance-sic", "random", "oldest")
-"""Those that choose among the waiting segments of all queries of a class, by their headers."""
+CLASS_SHEDDERS = ("balance-sic", "random", "oldest", "cohort")
+"""Those that choose among what waits for all queries of a class by headers alone."""
 
 HINT = "see docs/ and examples/pipelines"
 
@@ -168,6 +168,11 @@ class ClassConfig(Part):
     def build_shedder(self) -> Shedder | None:
         """The class's shedder, if it has one."""
         return None if self.shedder is None else shedder_config(self.shedder).build()
+
+    @property
+    def sheds_by_key(self) -> bool:
+        """Whether its streams must declare a key."""
+        return self.sampling == "key" or self.shedder == "cohort"
 
     def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
         """The class with some keys changed while it runs; another manager starts from its own defaults."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.control.changing import change_class
+from penstock.errors import InvalidInputError
 from penstock.policies.quality.fairness import jain_index
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0
@@ -92,9 +93,44 @@ def test_a_manager_that_gives_a_keep_fraction_says_how_much(virtual: Any) -> Non
     assert jain_index(sics(cluster)) >= 0.95
 
 
+def test_a_cohort_keeps_the_same_keys_for_all_queries(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "cohort"}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    queries = [
+        cluster.add(f"q{i}", "gold", virtual.stream(cluster, 40_000.0, 90.0, key="sensor"), machine, seed=i)
+        for i in range(2)
+    ]
+    cluster.run(60.0)
+    check_books(cluster, queries)
+    plans = [query.batches[-1].offset.plan for query in queries]
+    assert {plan.unit for plan in plans} == {"key"}
+    assert plans[0].seed == plans[1].seed
+    with pytest.raises(InvalidInputError, match="needs a stream with a key"):
+        cluster.add("keyless", "gold", virtual.stream(cluster, 100.0))
+
+
 def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Any) -> None:
     cluster, queries = run(virtual, 3.0, None)
     assert not any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
     change_class(cluster.governor, "gold", {"shedder": "balance-sic"})
     cluster.run(20.0)
     assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
+
+
+def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S}})
+    noted: list[dict[str, Any]] = []
+
+    class Recording:
+        def record(self, step: object) -> None: ...
+        def record_change(self, *_: object) -> None: ...
+        def record_sic(self, line: dict[str, Any]) -> None:
+            noted.append(line)
+
+    cluster.governor.recorder = Recording()
+    cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
+    cluster.run(20.0)
+    assert len(noted) >= 3
+    assert {line["query"] for line in noted} == {"q"}
+    assert all(line["sic_batch"] == line["sic"] == 1.0 for line in noted)
+    assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]

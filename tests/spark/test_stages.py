@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_a_listener_hears_of_the_last_stage_of_each_job_until_it_is_stopped(spark: SparkSession) -> None:
     heard: list[str] = []
-    listener = StageListener(spark, heard.append)
+    listener = StageListener(spark, lambda run, _: heard.append(run))
     context = spark.sparkContext
     context.setJobGroup("mine", "two stages")
     try:
@@ -39,7 +39,7 @@ def test_a_listener_that_stops_leaves_another_one_listening(spark: SparkSession)
     context = spark.sparkContext
     for leaves in (0, 1):
         heard: list[list[str]] = [[], []]
-        listeners = [StageListener(spark, each.append) for each in heard]
+        listeners = [StageListener(spark, lambda run, _, each=each: each.append(run)) for each in heard]  # type: ignore[misc]
         listeners[leaves].stop()
         context.setJobGroup("theirs", "two stages")
         try:
@@ -54,7 +54,7 @@ def test_a_listener_that_stops_leaves_another_one_listening(spark: SparkSession)
 
 def test_a_job_without_a_group_and_one_that_fails_leave_nothing_behind(spark: SparkSession) -> None:
     heard: list[str] = []
-    listener = StageListener(spark, heard.append)
+    listener = StageListener(spark, lambda run, _: heard.append(run))
     try:
         assert spark.range(10).repartition(2).count() == 10
         context = spark.sparkContext

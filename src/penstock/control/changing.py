@@ -57,7 +57,7 @@ def _check_change(governor: Governor, name: str, before: ClassConfig, after: Cla
             )
     for reader in governor.readers.values():
         if governor.queries[reader.query].cls == name:
-            check_key(after.sampling, reader.log)
+            check_key(after, reader.log)
     governor.segments.check(governor.reads(), {**governor.priorities, name: after.priority})
 
 

@@ -10,7 +10,6 @@ from penstock.config import ClassConfig
 from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.observe import ClassPlant
 from penstock.errors import InvalidInputError
-from penstock.grants.plan import Sampling
 from penstock.log.protocol import StreamLog
 from penstock.policies.shedding.base import Shedder
 
@@ -19,6 +18,8 @@ class RunRecorder(Recorder, Protocol):
     """Keeps what happened, for example a run directory."""
 
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
+
+    def record_sic(self, line: Mapping[str, object]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -58,9 +59,9 @@ def first_scale(config: ClassConfig, claim: float) -> float:
     return 1.0 if "headroom" in config.settings else claim
 
 
-def check_key(sampling: Sampling, log: StreamLog) -> None:
+def check_key(config: ClassConfig, log: StreamLog) -> None:
     """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
-    if sampling == "key" and log.key_column is None:
+    if config.sheds_by_key and log.key_column is None:
         raise InvalidInputError(
             "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
         )

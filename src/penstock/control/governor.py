@@ -133,7 +133,7 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
-        check_key(governed.config.sampling, log)
+        check_key(governed.config, log)
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
         reader = Reader(
@@ -312,9 +312,19 @@ class Governor:
             query.closing = lease.arrival_s, rows
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 self._send_out(query, now_s)
+        self._publish(query, lease, now_s)
         query.cost.learn(lease.admitted, took_s)
         query.tail.learn(lease, self.timer())
         query.largest_rows = max(query.largest_rows, lease.admitted)
+
+    def _publish(self, query: Query, lease: Lease, now_s: float) -> None:
+        """Notes what the micro-batch that ended now, and the source time window with it, stand on."""
+        if self.recorder is not None:
+            sic = self.sic.of(query.key, self.timer())
+            line = {"now_s": now_s, "cls": query.cls, "query": query.name, "batch": lease.batch}
+            self.recorder.record_sic(
+                {**line, "rows": lease.admitted, "sic_batch": sic.batch, "sic": sic.value}
+            )
 
     def _send_out(self, query: Query, now_s: float) -> None:
         """Answers leave with the batch that ended now: those of the last rows that had to wait for one.

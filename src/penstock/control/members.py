@@ -79,6 +79,7 @@ class Lease:
         spare: Whether no other class wanted the turn.
         jobs: Spark's jobs of the batch that have started their last stage, as far as the driver says.
         last_stage_s: On the timer, when the last of them did.
+        batch: Spark's number of the micro-batch, as far as the driver says.
         held_s: How long it was held back before it could take cores.
         held_since_s: On the timer, since when it is.
     """
@@ -99,12 +100,14 @@ class Lease:
     spare: bool = False
     jobs: int = 0
     last_stage_s: float = math.inf
+    batch: int | None = None
     held_s: float = 0.0
     held_since_s: float | None = None
 
-    def start_last_stage(self, now_s: float) -> None:
+    def start_last_stage(self, now_s: float, batch: int | None = None) -> None:
         """A job of the batch has started its last stage."""
         self.jobs += 1
+        self.batch = batch
         self.last_stage_s = now_s
 
     def hold(self, now_s: float) -> None:

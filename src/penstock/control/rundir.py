@@ -32,11 +32,12 @@ from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, O
 FORMAT = 3
 BATCH_ROWS = 64
 
-CONFIG, OBSERVATIONS, DECISIONS, CHANGES, REPORT = (
+CONFIG, OBSERVATIONS, DECISIONS, CHANGES, SIC, REPORT = (
     "config.json",
     "observations.arrows",
     "decisions.jsonl",
     "changes.jsonl",
+    "sic.jsonl",
     "report.json",
 )
 
@@ -140,9 +141,15 @@ class RunDirectory:
 
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None:
         """Notes that a class has another manager from an observation on; see `replay.describe_manager`."""
-        line = dump_json({"cls": cls, "observation_id": observation_id, **manager})
-        with (self.path / CHANGES).open("a", encoding="ascii", newline="\n") as file:
-            file.write(line + "\n")
+        self._add(CHANGES, {"cls": cls, "observation_id": observation_id, **manager})
+
+    def record_sic(self, line: Mapping[str, object]) -> None:
+        """Notes what a micro-batch of a query stands on."""
+        self._add(SIC, line)
+
+    def _add(self, name: str, line: Mapping[str, object]) -> None:
+        with (self.path / name).open("a", encoding="ascii", newline="\n") as file:
+            file.write(dump_json(line) + "\n")
 
     def write_report(self, report: Mapping[str, object]) -> None:
         """Writes the closing report, once; also after `close`."""

@@ -246,7 +246,7 @@ class ControlServer:
         """A batch has started its last stage; queries made from one DataFrame cannot be told apart."""
         queries = self._queries(message)
         if len(queries) == 1 and queries[0].lease is not None:
-            queries[0].lease.start_last_stage(self.governor.timer())
+            queries[0].lease.start_last_stage(self.governor.timer(), message.get("batch"))
             self._notify()  # another may begin beside it
 
     async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,10 @@ class ClassShedding:
         if observation is None:
             return None
         decision = shedder.decide(observation)
-        chosen = _carried_out(decided, mine, decision, shedder.knows_probability)
+        if decision.unit == "key":
+            chosen = _cohort(decided, query, decision)
+        else:
+            chosen = _carried_out(decided, mine, decision, shedder.knows_probability)
         return chosen if chosen.rows <= most_rows else None
 
     def _observation(
@@ -222,6 +225,16 @@ def _carried_out(decided: Cut, mine: Sequence[_Inside], decision: ShedDecision, 
     drawn = max(1, round(kept_rows / all_rows * SCALE)) if random and kept_rows else 0
     plans = {reader: Plan("chosen", chosen=firsts, drawn=drawn) for reader, firsts in chosen.items()}
     return Chosen(decided, plans, kept_rows, decision)
+
+
+def _cohort(decided: Cut, query: Query, decision: ShedDecision) -> Chosen:
+    """The same part of the keys in every stream, and the same keys as long as the seed is the same."""
+    part = decision.keep_probability or 0.0
+    plans = {
+        reader.id: Plan("key", key_keep=round(part * reader.log.key_buckets), seed=decision.seed or 0)
+        for reader in query.readers.values()
+    }
+    return Chosen(decided, plans, round(part * decided.rows), decision)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> FloatArray:

@@ -383,7 +383,7 @@ class PipelineConfig(FlowConfig):
                 name,
                 "sql",
             )
-        if self.classes[query.cls].sampling == "key":
+        if self.classes[query.cls].sheds_by_key:
             for stream in read:
                 if self.streams[stream].key is None:
                     raise refused(

@@ -99,11 +99,11 @@ class Agent:
         self._thread.join(10)
         self._line.close()
 
-    def _last_stage(self, run: str) -> None:
+    def _last_stage(self, run: str, batch: int | None) -> None:
         """Tells that a batch has started its last stage; a control plane that is silent misses it."""
         if tokens := self._tokens.get(run):
             with suppress(PenstockError):
-                self._line.request({"op": "last_stage", "tokens": tokens})
+                self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):

@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-JOB_GROUP = "spark.jobGroup.id"
-"""The property in which jobs of a streaming query carry the id of its run."""
+JOB_GROUP, BATCH = "spark.jobGroup.id", "streaming.sql.batchId"
+"""The properties in which jobs of a streaming query carry the id of its run, and of their micro-batch."""
 
 
 class StageListener:
@@ -21,16 +21,17 @@ class StageListener:
 
     Args:
         spark: The session.
-        started: Called with the run of a query when one of its jobs has started its last stage.
+        started: Called with the run of a query and its micro-batch when one of its jobs has started its last
+            stage.
     """
 
     class Java:
         implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
 
-    def __init__(self, spark: SparkSession, started: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, started: Callable[[str, int | None], None]) -> None:
         self._started = started
-        self._last: dict[int, tuple[int, str]] = {}
-        """By stage that is the last of a job, the job and the run."""
+        self._last: dict[int, tuple[int, str, int | None]] = {}
+        """By stage that is the last of a job, the job, the run and the micro-batch."""
         context = spark.sparkContext
         assert context._jvm is not None
         ensure_callback_server_started(context._gateway)
@@ -49,17 +50,18 @@ class StageListener:
         stages = event.stageIds()
         if run is not None and stages.size():
             last = max(stages.apply(i) for i in range(stages.size()))
-            self._last[last] = event.jobId(), run
+            batch = event.properties().getProperty(BATCH)
+            self._last[last] = event.jobId(), run, None if batch is None else int(batch)
 
     def onStageSubmitted(self, event: Any) -> None:  # noqa: N802
-        _, run = self._last.pop(event.stageInfo().stageId(), (0, None))
+        _, run, batch = self._last.pop(event.stageInfo().stageId(), (0, None, None))
         if run is not None:
-            self._started(run)
+            self._started(run, batch)
 
     def onJobEnd(self, event: Any) -> None:  # noqa: N802
         """Forgets a job that never came to its last stage."""
         job = event.jobId()
-        for stage in [stage for stage, (of, _) in self._last.items() if of == job]:
+        for stage in [stage for stage, (of, _, _) in self._last.items() if of == job]:
             del self._last[stage]
 
     def equals(self, other: Any) -> bool:
