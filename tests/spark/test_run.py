@@ -194,6 +194,12 @@ def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path
     counted = spark.table("by_window").toPandas()
     assert len(counted) >= 2
     assert 0 < counted["found"].sum() <= report["queries"]["by_window"]["admitted"]
+    assert counted["sic"].between(0.0, 1.0).all()
+    assert report["queries"]["by_window"]["shed"] or (counted["sic"] == 1.0).all()
+    noted = [json.loads(line) for line in (tmp_path / "run" / "sic.jsonl").read_text().splitlines()]
+    batches = [line["batch"] for line in noted if line["query"] == "by_window" and line["batch"] is not None]
+    assert batches
+    assert batches == sorted(batches)
     newest = spark.table("newest")
     assert newest.agg({"_d": "sum"}).first()[0] == 2, "one of the last tuple, two of the last two"
     assert newest.where("_d > 0").count() > 100

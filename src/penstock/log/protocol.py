@@ -22,10 +22,13 @@ POSITION = "_position"
 DRAWN = "_drawn"
 """How a row was drawn: what an estimate's error is computed from."""
 
+KEPT = "_kept"
+"""Which part of its grant's rows was admitted, whatever became of the others."""
+
 METADATA_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
 """What `metadata=True` adds."""
 
-RESERVED_COLUMNS = (*METADATA_COLUMNS, DRAWN)
+RESERVED_COLUMNS = (*METADATA_COLUMNS, KEPT, DRAWN)
 """Names of metadata columns; a user's column may not have them."""
 
 ESTIMATE = ("_sic", "_weight", DRAWN)

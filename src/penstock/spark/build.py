@@ -21,7 +21,7 @@ from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
-from penstock.log.protocol import ARRIVAL, ORIGIN, POSITION
+from penstock.log.protocol import ARRIVAL, KEPT, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
 from penstock.pipeline.cql import answers_of
 from penstock.pipeline.families import LiveFamily
@@ -219,14 +219,17 @@ def _continuous(
     readers = flow.query(name, cls)
     answers = answers_of(meant, config.queries[name].answers)
     # tuples that go into the log one by one are a segment, and keep where they come from
-    kept = ORIGIN if answers == "rows" and isinstance(config.queries[name].sink, LogSink) else ()
+    kept: tuple[str, ...] = (KEPT,) if answers == "windows" else ()
+    if answers == "rows" and isinstance(config.queries[name].sink, LogSink):
+        kept = ORIGIN
 
     def feed(stream: str) -> Feed:
         spec = config.streams[stream]
         time, late_ms = spec.event_time or ARRIVAL, round(spec.lateness_s * 1000)
         if spec.event_time is None and spec.partitions > 1:
             late_ms = PARTITIONS_APART_MS
-        metadata = [*kept, *([] if spec.event_time is not None or kept else [ARRIVAL]), POSITION]
+        arrival = [ARRIVAL] if spec.event_time is None and ARRIVAL not in kept else []
+        metadata = [*kept, *arrival, POSITION]
         rows = readers.read_stream(stream, metadata, _starting(spec))
         # Spark takes rows at the watermark for late: one that came with the newest is not
         return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1, kept=kept)

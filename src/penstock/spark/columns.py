@@ -13,7 +13,7 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, St
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.selection import Piece
 from penstock.grants.units import DRAWN_TYPE
-from penstock.log.protocol import ARRIVAL, DRAWN, METADATA_COLUMNS, POSITION, RESERVED_COLUMNS
+from penstock.log.protocol import ARRIVAL, DRAWN, KEPT, METADATA_COLUMNS, POSITION, RESERVED_COLUMNS
 
 _TYPES = {
     ARRIVAL: TimestampType(),
@@ -21,6 +21,7 @@ _TYPES = {
     "_seq": LongType(),
     "_sic": DoubleType(),
     "_weight": DoubleType(),
+    KEPT: DoubleType(),
     DRAWN: StructType(
         [
             StructField("within", DoubleType(), True),
@@ -59,6 +60,7 @@ def with_metadata(
     metadata: Sequence[str],
     weight: float | None,
     sic: float,
+    kept: float = 1.0,
     drawn: Callable[[Piece], pa.Array] | None = None,
 ) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them.
@@ -70,6 +72,7 @@ def with_metadata(
         metadata: Columns to add.
         weight: One over the chance with which they were kept; `None`, and null, where that is unknown.
         sic: Of each row.
+        kept: Which part of their grant's rows was admitted.
         drawn: Gives how rows were drawn; null without.
     """
     rows = piece.rows
@@ -85,6 +88,8 @@ def with_metadata(
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
         elif name == "_sic":
             column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
+        elif name == KEPT:
+            column = pa.array(np.full(count, kept))
         elif name == DRAWN:
             column = pa.nulls(count, DRAWN_TYPE) if drawn is None else drawn(piece)
         else:

@@ -38,6 +38,7 @@ from penstock.grants.selection import (
     evened,
     grant_books,
     read_range,
+    rows_between,
     select,
     share_out,
 )
@@ -139,6 +140,7 @@ class ReadTask(InputPartition):
     metadata: tuple[str, ...]
     weight: float | None
     sic: float
+    kept: float = 1.0
     drawn: Drawn | None = None
 
 
@@ -193,7 +195,9 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of a useful size."""
     log = open_stream(task.stream)
     return coalesced(
-        with_metadata(piece, task.metadata, task.weight, task.sic, _drawing(task, log, stretch.partition))
+        with_metadata(
+            piece, task.metadata, task.weight, task.sic, task.kept, _drawing(task, log, stretch.partition)
+        )
         for stretch in task.ranges
         for piece in _pieces(log, task.plan, stretch)
     )
@@ -354,10 +358,10 @@ class _Planner:
         keep = offset.plan.keep_probability(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
         drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
-        metadata = self.options.metadata
+        kept = admitted / max(1, rows_between(offset.start, offset.end))
+        place, metadata = self.options.read_from, self.options.metadata
         return [
-            ReadTask(self.options.read_from, offset.plan, share, metadata, weight, offset.sic, drawn)
-            for share in shares
+            ReadTask(place, offset.plan, share, metadata, weight, offset.sic, kept, drawn) for share in shares
         ]
 
     def _say_set_aside(self, offset: Offset, rows: int) -> None:

@@ -1,7 +1,8 @@
 """Each window's result once, when it closes: Spark's own windows, in append mode.
 
 A query over windows by time is a plain Spark plan here, with `window_start` and `window_end` beside its
-columns. A window has the tuples from its start until before its end, and closes when the watermark passes it.
+columns, and `sic` where its feeds say which part of their rows was admitted. A window has the tuples from its
+start until before its end, and closes when the watermark passes it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from penstock.cql.plan import (
     Map,
     Plan,
     Query,
+    Scan,
     UnionAll,
     Windowed,
 )
 from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import Members
 from penstock.cql.spark.text import TIME, spark_sql
-from penstock.cql.windowing import QUERY, WINDOW_COLUMNS, closing_windows
+from penstock.cql.windowing import QUERY, SIC, WINDOW_COLUMNS, closing_windows
+from penstock.log.protocol import KEPT
 
 WINDOW = "_window"
 
@@ -68,7 +71,13 @@ def _named(made: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
     columns = [F.col(column.name).alias(name) for column, name in zip(plan.columns, names, strict=True)]
     start, end = WINDOW_COLUMNS
     window = [F.col(f"{WINDOW}.start").alias(start), F.col(f"{WINDOW}.end").alias(end)]
-    return made.select(*Members.of(made), *window, *columns)
+    sic = [F.col(name).alias(SIC) for name in _kept(made)]
+    return made.select(*Members.of(made), *window, *columns, *sic)
+
+
+def _kept(rows: DataFrame) -> list[str]:
+    """The column with the part of the rows that was admitted, where a feed has it."""
+    return [KEPT] if KEPT in rows.columns else []
 
 
 class Compiler:
@@ -88,23 +97,25 @@ class Compiler:
         if isinstance(plan, Windowed):
             window = F.window(TIME, _micros(plan.window.size), _micros(plan.window.slide or plan.window.size))
             rows = leaf_rows(plan.input, self._feeds, self._members)
-            return rows.select(
-                window.alias(WINDOW), *(column.name for column in plan.columns), *Members.of(rows)
-            )
+            names = [column.name for column in plan.columns]
+            return rows.select(window.alias(WINDOW), *names, *_kept(rows), *Members.of(rows))
         inputs = [self.rows(each) for each in plan.inputs]
         if isinstance(plan, Filter):
             return self._members.where(inputs[0], plan.condition)
         if isinstance(plan, Map):
-            return self._members.select(inputs[0], plan.columns, plan.items, WINDOW)
+            return self._members.select(inputs[0], plan.columns, plan.items, WINDOW, *_kept(inputs[0]))
         if isinstance(plan, Aggregate):
             aggregates = zip(plan.columns[len(plan.keys) :], plan.aggregates, strict=True)
             made = [_aggregate(each).cast(column.type).alias(column.name) for column, each in aggregates]
+            # each row that is there stands for 1 / kept of them
+            made += [F.expr(f"count(*) / sum(1 / {name})").alias(name) for name in _kept(inputs[0])]
             return inputs[0].groupBy(WINDOW, *Members.of(inputs[0]), *plan.keys).agg(*made)
         if isinstance(plan, Distinct):
             names = [column.name for column in plan.columns]
             return inputs[0].dropDuplicates([WINDOW, *Members.of(inputs[0]), *names])
         if isinstance(plan, UnionAll):
-            return self._members.unite(plan, inputs, WINDOW)
+            kept = _kept(inputs[0]) if all(map(_kept, inputs)) else []
+            return self._members.unite(plan, inputs, WINDOW, *kept)
         assert isinstance(plan, Join)
         return self._joined(plan, *inputs)
 
@@ -118,7 +129,12 @@ class Compiler:
             condition &= F.col(a) == F.col(b)
         if plan.condition is not None:
             condition &= F.expr(spark_sql(plan.condition))
-        return left.join(other, condition).drop("_other", "_others")
+        if not (_kept(left) and _kept(right)):
+            return left.join(other, condition).drop("_other", "_others", KEPT)
+        joined = left.join(other.withColumnRenamed(KEPT, "_other_kept"), condition)
+        both = [sum(isinstance(leaf, Scan) for leaf in side.walk()) for side in plan.inputs]
+        mean = f"({KEPT} * {both[0]} + _other_kept * {both[1]}) / {sum(both)}"
+        return joined.withColumn(KEPT, F.expr(mean)).drop("_other", "_others", "_other_kept")
 
 
 def _aggregate(each: Aggregation) -> SparkColumn:
