@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,9 @@ from penstock.spark.capacity import find_batch_rows, warm_up
 
 from .rig import Rig, median
 
-OVERLOAD = 4.0
+OVERLOAD = 3.0
 TARGET_S = 4.0
 SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
-WINDOW_S = 1.0
 DEVICES = 100_000
 LATE_FRACTION = 0.05
 """Of the rows that may be late: without it windows of grants that shed late rows have no interval."""
@@ -43,22 +43,25 @@ class Case:
         groups: Of the query: each has a result in every window.
         seeds: Runs, with a seed each.
         seconds: That are measured of each run.
+        window_s: Of the query.
     """
 
     name: str
     cls: dict[str, Any]
-    groups: int
-    seeds: int
-    seconds: float
+    groups: int = 4
+    seeds: int = 1
+    seconds: float = 90.0
+    window_s: float = 0.2
 
 
 CASES = (
-    Case("row", {"sampling": "row"}, 20, 1, 60.0),
-    Case("segment", {"sampling": "segment"}, 20, 1, 60.0),
-    Case("auto", {"sampling": "auto"}, 20, 1, 60.0),
-    # a cohort of keys lasts, and all windows have its error: groups and seeds make results independent
-    Case("key", {"sampling": "key"}, 200, 8, 12.0),
-    Case("random", {"shedder": "random"}, 20, 1, 60.0),
+    # groups of one window have the error of its count in common: short windows make results independent
+    Case("row", {"sampling": "row"}),
+    Case("segment", {"sampling": "segment"}),
+    Case("auto", {"sampling": "auto"}),
+    # a cohort of keys lasts, and all windows have its error: here groups and seeds do
+    Case("key", {"sampling": "key"}, groups=200, seeds=8, seconds=12.0, window_s=1.0),
+    Case("random", {"shedder": "random"}),
 )
 
 
@@ -71,13 +74,13 @@ def pool() -> pa.RecordBatch:
     return pa.record_batch({"ts": times, "k": device, "v": level * drawn.exponential(10.0, POOL_ROWS)})
 
 
-def estimated(rows: DataFrame, groups: int) -> DataFrame:
+def estimated(rows: DataFrame, case: Case) -> DataFrame:
     """Estimates by window and group, after some work on each row that an overload can be made of."""
     text = F.concat(F.col("k").cast("string"), F.lit(":"), F.col("v").cast("string"))
     worked = rows.where(F.sha2(F.sha2(F.sha2(text, 512), 512), 512) > "")
     worked = worked.withWatermark("ts", "100 milliseconds")
-    window = F.window("ts", f"{round(WINDOW_S * 1000)} milliseconds").alias("w")
-    return penstock.estimate(worked, "v", [window, (F.col("k") % groups).alias("g")])
+    window = F.window("ts", f"{round(case.window_s * 1000)} milliseconds").alias("w")
+    return penstock.estimate(worked, "v", [window, (F.col("k") % case.groups).alias("g")])
 
 
 @bench("coverage", title="how often a 95 % interval has the true value, by what is drawn together")
@@ -96,15 +99,18 @@ def coverage(run: BenchRun) -> None:
             results = pa.concat_tables(found)
             given = results.filter(pa.compute.is_valid(results.column("avg_low")))
             run.row(f"{case.name}_windows", given.num_rows)
-            reasons = results.column("interval").to_pylist()
-            without = sum(reason.startswith("none") for reason in reasons)
+            reasons = Counter(results.column("interval").to_pylist())
+            without = {reason: n for reason, n in reasons.items() if reason.startswith("none")}
+            why = "; ".join(
+                f"{n:,} {reason}" for reason, n in sorted(without.items(), key=lambda p: -p[1])[:3]
+            )
             for name in AGGREGATES:
                 percent = 100.0 * _inside(given, name)
                 run.row(f"{case.name}_{name}_percent", percent)
                 lowest, highest = min(lowest, percent), max(highest, percent)
             run.note(
-                f"{case.name}: {given.num_rows:,} of {len(reasons):,} results have an interval, {without:,} "
-                f"none; {OVERLOAD * per_s:,.0f} rows/s, {case.groups} groups, {case.seeds} runs; half an "
+                f"{case.name}: {given.num_rows:,} of {results.num_rows:,} results have an interval ({why}); "
+                f"{OVERLOAD * per_s:,.0f} rows/s, {case.groups} groups, {case.seeds} runs; half an "
                 f"interval is {100 * median(_width(given)):.1f} % of an average"
             )
     run.row("coverage_min_percent", lowest)
@@ -112,12 +118,12 @@ def coverage(run: BenchRun) -> None:
 
 
 def _shorter(case: Case) -> Case:
-    return Case(case.name, case.cls, case.groups, min(2, case.seeds), case.seconds / 4)
+    return replace(case, seeds=min(2, case.seeds), seconds=case.seconds / 4)
 
 
-def _start(rig: Rig, groups: int, to: Path | None) -> Any:
+def _start(case: Case, to: Path | None) -> Any:
     def start(rows: DataFrame, checkpoint: str) -> StreamingQuery:
-        writer = estimated(rows, groups).writeStream.option("checkpointLocation", checkpoint)
+        writer = estimated(rows, case).writeStream.option("checkpointLocation", checkpoint)
         writer = writer.format("noop") if to is None else writer.format("parquet").option("path", str(to))
         return writer.start()
 
@@ -133,7 +139,7 @@ def _capacity_per_s(rig: Rig, case: Case) -> float:
     """Rows a second of the query, ungoverned, in batches of half the target."""
     log = _log(rig, 400_000.0, 200.0)
     log.begin(time.time() - log.seconds - 1)
-    start = _start(rig, case.groups, None)
+    start = _start(case, None)
     warm_up(rig.spark, log.directory, start, rig.new("cp"), 8.0, metadata=penstock.ESTIMATE)
     found = find_batch_rows(
         rig.spark, log.directory, start, rig.new("find"), TARGET_S / 2, 50_000, 5, penstock.ESTIMATE
@@ -149,7 +155,7 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
     classes = {"bench": {"target": TARGET_S, "settings": settings, **case.cls}}
     with penstock.attach(rig.spark, {"log": log.directory.parent, "classes": classes, "seed": seed}) as flow:
         rows = flow.read_stream("readings", "bench", metadata=penstock.ESTIMATE)
-        query = _start(rig, case.groups, to)(rows, str(rig.new("cp")))
+        query = _start(case, to)(rows, str(rig.new("cp")))
         log.begin()
         deadline_s = time.monotonic() + READY_S
         while _shed(flow) == 0 and time.monotonic() < deadline_s:
@@ -170,11 +176,11 @@ def _shed(flow: Any) -> int:
 def _with_truth(to: Path, log: PacedLog, case: Case, from_s: float, until_s: float) -> pa.Table:
     results = pq.read_table(to)
     starts = _starts_s(results)
-    inside = (starts >= from_s) & (starts + WINDOW_S <= until_s)
+    inside = (starts >= from_s) & (starts + case.window_s <= until_s)
     results = results.filter(pa.array(inside & (np.array(results.column("interval")) != "nothing was shed")))
-    truth = _truth(log, case.groups, from_s, until_s)
+    truth = _truth(log, case, from_s, until_s)
     starts = _starts_s(results)
-    at = (np.rint((starts - truth.first_s) / WINDOW_S).astype(np.int64), results.column("g").to_numpy())
+    at = (np.rint((starts - truth.first_s) / case.window_s).astype(np.int64), results.column("g").to_numpy())
     results = results.append_column("true_count", pa.array(truth.count[at]))
     results = results.append_column("true_sum", pa.array(truth.sum[at]))
     return results.append_column("true_avg", pa.array(truth.sum[at] / truth.count[at])).drop_columns(["w"])
@@ -194,20 +200,20 @@ class Truth:
     sum: np.ndarray
 
 
-def _truth(log: PacedLog, groups: int, from_s: float, until_s: float) -> Truth:
-    first_s = np.floor(from_s / WINDOW_S) * WINDOW_S
-    windows = int((until_s - first_s) / WINDOW_S) + 2
+def _truth(log: PacedLog, case: Case, from_s: float, until_s: float) -> Truth:
+    size_us, groups = round(case.window_s * 1e6), case.groups
+    first_us = round(from_s * 1e6) // size_us * size_us
+    windows = (round(until_s * 1e6) - first_us) // size_us + 2
     count, total = np.zeros(windows * groups), np.zeros(windows * groups)
-    low = log.position_at(0, round(first_s * 1e6))
-    high = log.position_at(0, round((first_s + windows * WINDOW_S) * 1e6))
+    low, high = (log.position_at(0, at_us) for at_us in (first_us, first_us + windows * size_us))
     for segment in log.headers(0, low, high):
         rows = log.read(segment)
-        window = (rows.column("ts").cast(pa.int64()).to_numpy() / 1e6 - first_s) // WINDOW_S
+        window = (rows.column("ts").cast(pa.int64()).to_numpy() - first_us) // size_us
         keep = (window >= 0) & (window < windows)
-        at = (window[keep] * groups + rows.column("k").to_numpy()[keep] % groups).astype(np.int64)
+        at = window[keep] * groups + rows.column("k").to_numpy()[keep] % groups
         count += np.bincount(at, minlength=count.size)
         total += np.bincount(at, rows.column("v").to_numpy()[keep], minlength=count.size)
-    return Truth(float(first_s), count.reshape(windows, groups), total.reshape(windows, groups))
+    return Truth(first_us / 1e6, count.reshape(windows, groups), total.reshape(windows, groups))
 
 
 def _inside(given: pa.Table, name: str) -> float:

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from penstock.config import FlowConfig
 from penstock.control.backlog import Waiting, cut, left_of, look
+from penstock.control.booking import book_delays, send_out, sic_line
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
@@ -299,43 +298,20 @@ class Governor:
         query.done_s = self.timer()
         query.batches += 1
         plant, now_s = self.classes[query.cls].plant, self.clock()
-        self._send_out(query, now_s)
+        send_out(plant, query, now_s)
         if lease.replay:
             query.data_since_tick |= lease.admitted > 0
             return
         if lease.admitted:
-            total = float(lease.arrival_rows.sum())
-            rows = lease.arrival_rows * (lease.admitted / total) if total else lease.arrival_rows
-            delays_s = np.maximum(now_s - lease.arrival_s, 0.0)
-            plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
-            query.data_since_tick = True
-            query.closing = lease.arrival_s, rows
+            book_delays(plant, query, lease, now_s)
             if not any(reader.token in self.windowed for reader in query.readers.values()):
-                self._send_out(query, now_s)
-        self._publish(query, lease, now_s)
+                send_out(plant, query, now_s)
+        if self.recorder is not None:
+            sic = self.sic.of(query.key, self.timer())
+            self.recorder.record_sic(sic_line(query, lease, sic, now_s))
         query.cost.learn(lease.admitted, took_s)
         query.tail.learn(lease, self.timer())
         query.largest_rows = max(query.largest_rows, lease.admitted)
-
-    def _publish(self, query: Query, lease: Lease, now_s: float) -> None:
-        """Notes what the micro-batch that ended now, and the source time window with it, stand on."""
-        if self.recorder is not None:
-            sic = self.sic.of(query.key, self.timer())
-            line = {"now_s": now_s, "cls": query.cls, "query": query.name, "batch": lease.batch}
-            self.recorder.record_sic(
-                {**line, "rows": lease.admitted, "sic_batch": sic.batch, "sic": sic.value}
-            )
-
-    def _send_out(self, query: Query, now_s: float) -> None:
-        """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
-
-        Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as
-        one that closed a window; in a stream in order of event time these are spread evenly.
-        """
-        if query.closing is not None:
-            arrival_s, rows = query.closing
-            self.classes[query.cls].plant.sent_out(np.maximum(now_s - arrival_s, 0.0), rows)
-            query.closing = None
 
     # -- what waits -----------------------------------------------------------------------------
 

@@ -102,8 +102,10 @@ class ClassShedding:
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
         latest_s = self._clock() + turn.of(query.key) - target_s
-        in_time = Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0)
-        decided = cut(waiting, in_time, math.inf)
+        decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
+        tolerated = float(governed.config.settings.get("late_fraction", 0.0))
+        if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
+            decided = cut(waiting, Grant(self._clock(), -math.inf, 1.0), math.inf)
         mine = _inside(waiting.stretches, decided)
         observation = self._observation(governed, query, others, mine, turn)
         if observation is None:

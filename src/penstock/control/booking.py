@@ -1,0 +1,44 @@
+"""What is booked of a micro-batch that has ended: delays of rows and answers, and what these stand on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.control.members import Lease, Query
+from penstock.control.observe import ClassPlant
+from penstock.control.sic import QuerySic
+
+
+def book_delays(plant: ClassPlant, query: Query, lease: Lease, now_s: float) -> None:
+    """Books the delays of a batch that admitted rows, as if these had been drawn evenly from its grant."""
+    total = float(lease.arrival_rows.sum())
+    rows = lease.arrival_rows * (lease.admitted / total) if total else lease.arrival_rows
+    delays_s = np.maximum(now_s - lease.arrival_s, 0.0)
+    plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
+    query.data_since_tick = True
+    query.closing = lease.arrival_s, rows
+
+
+def send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
+    """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
+
+    Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as one
+    that closed a window; in a stream in order of event time these are spread evenly.
+    """
+    if query.closing is not None:
+        arrival_s, rows = query.closing
+        plant.sent_out(np.maximum(now_s - arrival_s, 0.0), rows)
+        query.closing = None
+
+
+def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[str, object]:
+    """What the micro-batch that ended now, and the source time window with it, stand on."""
+    return {
+        "now_s": now_s,
+        "cls": query.cls,
+        "query": query.name,
+        "batch": lease.batch,
+        "rows": lease.admitted,
+        "sic_batch": sic.batch,
+        "sic": sic.value,
+    }
