@@ -25,7 +25,7 @@ from penstock.spark.capacity import find_batch_rows, warm_up
 from .rig import Rig, median
 
 OVERLOAD = 3.0
-TARGET_S = 4.0
+TARGET_S, SETTLE_S = 8.0, 24.0
 SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
 DEVICES = 100_000
 LATE_FRACTION = 0.05
@@ -60,7 +60,7 @@ CASES = (
     Case("segment", {"sampling": "segment"}),
     Case("auto", {"sampling": "auto"}),
     # a cohort of keys lasts, and all windows have its error: here groups and seeds do
-    Case("key", {"sampling": "key"}, groups=200, seeds=8, seconds=12.0, window_s=1.0),
+    Case("key", {"sampling": "key"}, groups=200, seeds=6, seconds=16.0, window_s=1.0),
     Case("random", {"shedder": "random"}),
 )
 
@@ -149,7 +149,7 @@ def _capacity_per_s(rig: Rig, case: Case) -> float:
 
 def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
     """Results of one run beside the truth."""
-    log = _log(rig, rate_per_s, READY_S + case.seconds + 30.0)
+    log = _log(rig, rate_per_s, READY_S + SETTLE_S + case.seconds + 30.0)
     to = rig.new("results")
     settings = {"late_fraction": LATE_FRACTION}
     classes = {"bench": {"target": TARGET_S, "settings": settings, **case.cls}}
@@ -160,8 +160,8 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
         deadline_s = time.monotonic() + READY_S
         while _shed(flow) == 0 and time.monotonic() < deadline_s:
             time.sleep(0.2)
-        from_s = time.time() + 2 * TARGET_S
-        time.sleep(2 * TARGET_S + case.seconds)
+        from_s = time.time() + SETTLE_S
+        time.sleep(SETTLE_S + case.seconds)
         until_s = time.time()
         time.sleep(2 * TARGET_S)  # for the last windows to close
         if (error := query.exception()) is not None:
