@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock
+from penstock.cql.program import read_program
+from penstock.cql.spark.estimates import estimates_of
+from penstock.cql.spark.feeds import Feed
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import POSITION
 from penstock.policies.quality.estimates import AGGREGATES, SampledRows, Sums, estimate, sums_by_group
 from penstock.spark.capacity import read_ungoverned
 
@@ -89,7 +94,23 @@ def test_rows_without_a_known_chance_have_no_interval(spark: SparkSession) -> No
         assert row["interval"] == "none: rows were dropped that had no known chance"
 
 
-def test_a_stream_that_is_not_shed_has_exact_answers(spark: SparkSession, tmp_path: Path) -> None:
+def by_dataframe(rows: DataFrame) -> DataFrame:
+    rows = rows.withWatermark("at", "0 seconds")
+    found = penstock.estimate(rows, "v", [F.window("at", "10 seconds")])
+    return found.withColumn("window_start", F.col("window.start")).drop("window")
+
+
+def by_cql(rows: DataFrame) -> DataFrame:
+    text = "SELECT count(v) AS count, avg(v) AS avg FROM s [RANGE 10 SEC SLIDE 10 SEC]"
+    (written,) = read_program(f"REGISTER STREAM s (v float); {text}").queries
+    feed = Feed(rows, ("v",), "at", POSITION, 0, kept=penstock.ESTIMATE)
+    return estimates_of(written.query, lambda _: feed)
+
+
+@pytest.mark.parametrize("estimated", [by_dataframe, by_cql])
+def test_a_stream_that_is_not_shed_has_exact_answers(
+    spark: SparkSession, tmp_path: Path, estimated: Callable[[DataFrame], DataFrame]
+) -> None:
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("v", pa.float64())])
     with EmbeddedLog.create(tmp_path / "s", schema) as log:
         for second in range(40):
@@ -98,14 +119,11 @@ def test_a_stream_that_is_not_shed_has_exact_answers(spark: SparkSession, tmp_pa
                 [pa.array(at, schema.field("at").type), pa.array(np.full(100, float(second)))], schema=schema
             )
             log.append(rows)
-    rows = read_ungoverned(spark, tmp_path / "s", 700, metadata=penstock.ESTIMATE)
-    rows = rows.withWatermark("at", "0 seconds")
-    result = penstock.estimate(rows, "v", [F.window("at", "10 seconds")])
-    writer = result.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
-    found = spark.read.parquet(str(tmp_path / "out")).orderBy("window").collect()
+    rows = read_ungoverned(spark, tmp_path / "s", 700, metadata=[*penstock.ESTIMATE, POSITION])
+    writer = estimated(rows).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("window_start").collect()
     assert len(found) >= 3
     for i, row in enumerate(found[:3]):
         assert (row["count"], row["count_low"], row["count_high"]) == (1000.0, 1000.0, 1000.0)

@@ -9,11 +9,13 @@ from typing import Protocol
 
 from penstock.cql.catalog import Catalog, StreamDef
 from penstock.cql.errors import CqlError
+from penstock.cql.estimating import estimated
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
 from penstock.cql.windowing import Mode, check_mode, default_mode, tuple_by_tuple
 from penstock.pipeline.columns import parse_type
+from penstock.policies.quality.estimates import WITHOUT_CHANCES
 
 
 class Stream(Protocol):
@@ -152,3 +154,24 @@ def answers_of(meant: Continuous, wanted: Mode | None) -> Mode:
     mode = wanted or ("windows" if meant.family is not None else default_mode(meant.query.plan))
     check_mode(meant.query, mode, meant.family is not None)
     return mode
+
+
+def check_estimates(meant: Continuous, mode: Mode, shedder: str | None) -> None:
+    """Refuses estimates that cannot be made.
+
+    Raises:
+        CqlError: The query, its answers or its class's shedder do not allow them.
+    """
+    if meant.family is not None or mode != "windows":
+        raise CqlError(
+            "estimates are by window, of a query by itself",
+            "a family" if meant.family is not None else f"answers: {mode}",
+            "leave them out, or make it a query of its own with [RANGE n SLIDE m]",
+        )
+    if shedder is not None and shedder in WITHOUT_CHANCES:
+        raise CqlError(
+            "an estimate needs a shedder that keeps rows with a known probability",
+            f"{shedder}: {WITHOUT_CHANCES[shedder]}",
+            "leave `shedder` out, choose random or cohort, or read the result's sic",
+        )
+    estimated(meant.query)

@@ -26,7 +26,7 @@ from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.log.writer import Fsync
 from penstock.pipeline.boxes import Box, boxes_text, place_in_boxes
 from penstock.pipeline.columns import arrow_schema, parse_type
-from penstock.pipeline.cql import Continuous, answers_of, continuous
+from penstock.pipeline.cql import Continuous, answers_of, check_estimates, continuous
 from penstock.pipeline.sinks import AnySink, ConsoleSink, LogSink, MemorySink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import (
     AnySource,
@@ -195,6 +195,9 @@ class QueryConfig(Part):
     answers: Mode | None = Field(
         None, description="of cql: windows (each one's result once) or relation (the exact answer as changes)"
     )
+    estimates: bool = Field(
+        False, description="of cql by windows: true gives counts, sums and averages of all that was offered"
+    )
     streams: tuple[str, ...] = Field((), description="the streams it reads, e.g. [readings]")
     metadata: Annotated[bool | tuple[str, ...], BeforeValidator(_metadata)] = Field(
         False, description="true, or a list of metadata columns such as [_weight]"
@@ -217,8 +220,9 @@ class QueryConfig(Part):
         for key in ("streams", "metadata"):
             if self.is_continuous and getattr(self, key):
                 raise refused("is not a key beside cql", getattr(self, key), "leave it out", key)
-        if self.answers is not None and not self.is_continuous:
-            raise refused("is a key beside cql alone", repr(self.answers), "leave it out", "answers")
+        for key in ("answers", "estimates"):
+            if getattr(self, key) and not self.is_continuous:
+                raise refused("is a key beside cql alone", repr(getattr(self, key)), "leave it out", key)
         if self.is_continuous and self.mode != "append":
             raise refused("must be append for cql", repr(self.mode), "leave it out", "mode")
         if self.sql is not None and not self.sql.strip():
@@ -359,7 +363,10 @@ class PipelineConfig(FlowConfig):
     def _check_streams(self, name: str, query: QueryConfig) -> None:
         if query.is_continuous:
             try:
-                answers_of(self.continuous(name), query.answers)
+                meant = self.continuous(name)
+                mode = answers_of(meant, query.answers)
+                if query.estimates:
+                    check_estimates(meant, mode, self.classes[query.cls].shedder)
             except CqlError as error:
                 where = error.where if query.boxes is None else place_in_boxes(error)
                 rule = f"{where} {error.rule}".strip()

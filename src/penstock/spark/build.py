@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from penstock.cql.spark.estimates import estimates_of
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.members import write_members
 from penstock.cql.spark.relation import changes_of
@@ -21,7 +22,7 @@ from penstock.cql.spark.windows import family_windows_of, windows_of
 from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
-from penstock.log.protocol import ARRIVAL, KEPT, ORIGIN, POSITION
+from penstock.log.protocol import ARRIVAL, ESTIMATE, KEPT, ORIGIN, POSITION
 from penstock.log.writer import LogConfig
 from penstock.pipeline.cql import answers_of
 from penstock.pipeline.families import LiveFamily
@@ -219,7 +220,8 @@ def _continuous(
     readers = flow.query(name, cls)
     answers = answers_of(meant, config.queries[name].answers)
     # tuples that go into the log one by one are a segment, and keep where they come from
-    kept: tuple[str, ...] = (KEPT,) if answers == "windows" else ()
+    estimates = config.queries[name].estimates
+    kept: tuple[str, ...] = ESTIMATE if estimates else (KEPT,) if answers == "windows" else ()
     if answers == "rows" and isinstance(config.queries[name].sink, LogSink):
         kept = ORIGIN
 
@@ -241,6 +243,8 @@ def _continuous(
         publish(meant.family)
         live = LiveFamily(config, name, meant.family, publish)
         return family_windows_of(flow.spark, meant.family, feed, *publish.args), live
+    if estimates:
+        return estimates_of(meant.query, feed), None
     compiled = {"windows": windows_of, "relation": changes_of, "rows": rows_of}[answers]
     return compiled(meant.query, feed), None
 

@@ -69,10 +69,14 @@ def family_windows_of(
 
 def _named(made: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
     columns = [F.col(column.name).alias(name) for column, name in zip(plan.columns, names, strict=True)]
-    start, end = WINDOW_COLUMNS
-    window = [F.col(f"{WINDOW}.start").alias(start), F.col(f"{WINDOW}.end").alias(end)]
     sic = [F.col(name).alias(SIC) for name in _kept(made)]
-    return made.select(*Members.of(made), *window, *columns, *sic)
+    return made.select(*Members.of(made), *window_columns(WINDOW), *columns, *sic)
+
+
+def window_columns(window: str) -> list[SparkColumn]:
+    """`window_start` and `window_end` of a column with a window."""
+    start, end = WINDOW_COLUMNS
+    return [F.col(f"{window}.start").alias(start), F.col(f"{window}.end").alias(end)]
 
 
 def _kept(rows: DataFrame) -> list[str]:
@@ -95,7 +99,7 @@ class Compiler:
         """The tuples of a plan with the window that they are in, and the query that they are for, if they are
         not for all of the family."""
         if isinstance(plan, Windowed):
-            window = F.window(TIME, _micros(plan.window.size), _micros(plan.window.slide or plan.window.size))
+            window = F.window(TIME, micros(plan.window.size), micros(plan.window.slide or plan.window.size))
             rows = leaf_rows(plan.input, self._feeds, self._members)
             names = [column.name for column in plan.columns]
             return rows.select(window.alias(WINDOW), *names, *_kept(rows), *Members.of(rows))
@@ -156,5 +160,6 @@ def _aggregate(each: Aggregation) -> SparkColumn:
     return functions[each.function](*columns)
 
 
-def _micros(size: int) -> str:
+def micros(size: int) -> str:
+    """A length of time as Spark's windows want it."""
     return f"{size} microseconds"

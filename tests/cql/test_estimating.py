@@ -1,0 +1,87 @@
+"""Which queries can be estimated, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.cql.cases import meant
+
+from penstock.cql.errors import CqlError
+from penstock.cql.estimating import estimated
+from penstock.errors import InvalidInputError
+from penstock.pipeline.load import load_pipeline
+
+WINDOW = "[RANGE 4 SEC SLIDE 4 SEC]"
+
+
+def test_counts_sums_and_averages_of_one_value_can_be() -> None:
+    found = estimated(
+        meant(f"SELECT avg(m) AS mean, l, count(m) AS n FROM T {WINDOW} WHERE m > 1 GROUP BY l")
+    )
+    assert found.names == ("mean", "l", "n")
+    assert found.aggregates == {"mean": "avg", "n": "count"}
+    assert list(found.keys) == ["l"]
+    assert found.value is not None
+
+
+def test_tuples_can_be_counted() -> None:
+    found = estimated(meant(f"SELECT count(*) AS n FROM T {WINDOW}"))
+    assert (found.value, found.aggregates, found.keys) == (None, {"n": "count"}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        (f"SELECT max(m) FROM T {WINDOW}", "MAX"),
+        (f"SELECT avg(m) + 1 AS x FROM T {WINDOW}", "x, an expression of aggregates"),
+        (f"SELECT avg(m), sum(l) FROM T {WINDOW}", "aggregates of different values"),
+        (f"SELECT avg(m), count(*) FROM T {WINDOW}", "COUNT.* beside others"),
+        (f"SELECT avg(m) FROM T {WINDOW} GROUP BY l", "a GROUP BY that the answer does not show"),
+        (f"SELECT l, avg(m) FROM T {WINDOW} GROUP BY l HAVING avg(m) > 1", "joins, DISTINCT, HAVING"),
+        (f"SELECT m FROM T {WINDOW}", "no aggregate"),
+        (f"SELECT avg(T.m) FROM T {WINDOW}, U {WINDOW} WHERE T.l = U.l", "joins"),
+    ],
+)
+def test_others_are_refused_with_the_form_that_works(text: str, got: str) -> None:
+    with pytest.raises(CqlError, match=f"estimates are of COUNT, SUM and AVG of one value.*got .*{got}"):
+        estimated(meant(text))
+
+
+def pipeline(cls: dict[str, Any], **query: Any) -> None:
+    load_pipeline(
+        {
+            "log": "logs",
+            "classes": {"gold": {"target": "2s", **cls}},
+            "streams": {"s": {"schema": {"k": "long", "v": "double"}}},
+            "queries": {"q": {"class": "gold", "estimates": True, **query}},
+        }
+    )
+
+
+AVERAGE = f"SELECT avg(v) AS m FROM s {WINDOW} WHERE k = 1"
+
+
+@pytest.mark.parametrize(
+    ("cls", "query", "said"),
+    [
+        (
+            {"shedder": "balance-sic"},
+            {"cql": AVERAGE},
+            "known probability; got balance-sic: batches",
+        ),
+        ({}, {"cql": AVERAGE, "answers": "relation"}, "estimates are by window.*got answers: relation"),
+        ({}, {"cql": f"REGISTER QUERY a AS {AVERAGE}"}, "estimates are by window.*got a family"),
+        ({}, {"cql": f"SELECT max(v) AS m FROM s {WINDOW}"}, "got MAX"),
+        ({}, {"sql": "SELECT k FROM s"}, "queries.q.estimates is a key beside cql alone"),
+    ],
+    ids=["shedder", "relation", "family", "aggregate", "sql"],
+)
+def test_a_pipeline_says_why_there_are_none(cls: dict[str, Any], query: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        pipeline(cls, **query)
+
+
+def test_a_pipeline_that_has_them_is_accepted() -> None:
+    pipeline({"shedder": "random"}, cql=AVERAGE)
+    pipeline({}, cql=AVERAGE)
