@@ -143,6 +143,7 @@ class Thirty:
         self._start_segment()
         for place in places():
             self._start(place)
+            self._await_readers(place)
         for log in self._logs:
             log.begin()
         return self
@@ -161,6 +162,14 @@ class Thirty:
         rows = [readers.read_stream(stream, [POSITION]) for stream in place.streams]
         result = result_of(place.kind, rows[0], rows[1] if len(rows) > 1 else None)
         self.queries.append(to_nowhere(result, str(self._rig.new("cp")), place.name))
+
+    def _await_readers(self, place: Place) -> None:
+        """Started all at once, Python processes of sources do not find the JVM in time."""
+        deadline_s = time.monotonic() + READY_S
+        while len(self.status().get(place.name, {"readers": {}})["readers"]) < len(place.streams):
+            if time.monotonic() > deadline_s:
+                raise PenstockError(f"query {place.name} asks for rows within {READY_S:g} s; got silence")
+            time.sleep(0.1)
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By query."""
