@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.cql.brute import US, Brute, Element, Row
 from tests.cql.cases import JOINED, QN_LONG, by_instant, expected, meant, plain
 from tests.spark import cql_driver
 from tests.spark.cql_streams import BASE, LAST, UNTIL, random_streams, tables
+from tests.spark.together import Together, together
 
 from penstock.cql.errors import CqlError
 from penstock.cql.plan import Plan, Windowed
@@ -33,6 +34,32 @@ def rows_of(answer: pa.Table) -> list[tuple[Any, ...]]:
 
 def changes_in(answer: pa.Table) -> list[tuple[int, int, Row]]:
     return [(row[-2] - BASE * US, row[-1], row[:-2]) for row in rows_of(answer)]
+
+
+Answers = Together[object, tuple[pa.Table, int]]
+"""By text, the answer, and in how many micro-batches it came."""
+
+
+def _answer(spark: SparkSession, text: str, partitions: int, mode: str) -> tuple[pa.Table, int]:
+    query, streams = meant(text), random_streams(len(text))
+    with bounded(spark, tables(streams, query.plan), partitions, 3, (UNTIL + BASE) * US) as run:
+        return run.answer(query, mode)
+
+
+@pytest.fixture(scope="module")
+def changes(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Answers]:
+    test = test_changes_on_spark_are_those_of_the_definition.__name__
+    with together(
+        request, test, spark, lambda s, p: _answer(s, p["text"], p["partitions"], "relation"), "text"
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def windows(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Answers]:
+    test = test_each_window_has_its_result_once.__name__
+    with together(request, test, spark, lambda s, p: _answer(s, p["text"], 2, "windows"), "text") as found:
+        yield found
 
 
 Q1, Q2 = f"SELECT * FROM {JOINED}", "SELECT sum(m) FROM S [ROWS 5]"
@@ -61,14 +88,10 @@ Q3 = f"SELECT sum(S.m) FROM ISTREAM(SELECT * FROM {JOINED}) [ROWS 5]"
         ("SELECT l FROM S [ROWS 2] UNION ALL SELECT l FROM T [NOW]", 1),
     ],
 )
-def test_changes_on_spark_are_those_of_the_definition(
-    spark: SparkSession, text: str, partitions: int
-) -> None:
-    query, streams = meant(text), random_streams(len(text))
-    with bounded(spark, tables(streams, query.plan), partitions, 3, (UNTIL + BASE) * US) as run:
-        answer, batches = run.answer(query, "relation")
+def test_changes_on_spark_are_those_of_the_definition(changes: Answers, text: str, partitions: int) -> None:
+    answer, batches = changes[text]
     assert batches >= 4
-    assert by_instant(changes_in(answer)) == expected(query, streams, UNTIL)
+    assert by_instant(changes_in(answer)) == expected(meant(text), random_streams(len(text)), UNTIL)
 
 
 def windows_by_definition(
@@ -118,11 +141,10 @@ def windows_by_definition(
         "SELECT S.d, T.m FROM S [RANGE 3 SEC SLIDE 3 SEC], T [RANGE 3 SEC SLIDE 3 SEC] WHERE S.l = T.l",
     ],
 )
-def test_each_window_has_its_result_once(spark: SparkSession, text: str) -> None:
+def test_each_window_has_its_result_once(windows: Answers, text: str) -> None:
     query, streams = meant(text), random_streams(len(text))
     assert default_mode(query.plan) == "windows"
-    with bounded(spark, tables(streams, query.plan), 2, 3, (UNTIL + BASE) * US) as run:
-        answer, batches = run.answer(query, "windows")
+    answer, batches = windows[text]
     assert batches >= 4
     found: dict[tuple[int, int], Counter[Row]] = defaultdict(Counter)
     for start, end, *row in rows_of(answer):

@@ -39,6 +39,7 @@ from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Range, read_range, select
+from penstock.grants.sic import row_sic
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.paced import PacedLog, create_paced
 from penstock.log.schedule import schedule_constant
@@ -117,7 +118,7 @@ def test_metadata_columns_say_where_a_row_comes_from_and_what_it_is_worth(unshed
     assert sorted(row.id for row in rows) == list(range(ROWS))
     log, seq = unshed.log, 0
     for offset in unshed.offsets:  # ordered by grant, partition, position
-        offered = sum(offset.end[p] - offset.start[p] for p in offset.end)
+        assert offset.tick or offset.sic == row_sic(log, offset.end, 10_000_000, 1)
         for p in sorted(offset.end):
             if offset.start[p] == offset.end[p]:
                 continue
@@ -127,7 +128,7 @@ def test_metadata_columns_say_where_a_row_comes_from_and_what_it_is_worth(unshed
                 assert [row.id for row in got] == piece.rows.column("id").to_pylist()
                 arrived_us = [round(row["_arrival"].timestamp() * 1e6) for row in got]
                 assert arrived_us == piece.rows.column("_arrival").to_pylist()
-                assert {row["_sic"] for row in got} == {1 / offered}
+                assert {row["_sic"] for row in got} == {offset.sic}
                 assert {row["_weight"] for row in got} == {1.0}
                 seq += len(got)
     assert seq == ROWS
