@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.cql.brute import US, Row
 from tests.cql.cases import meant, plain
 from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
 from tests.spark.test_cql import windows_by_definition
-from tests.spark.together import Together, together
 
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
@@ -56,27 +54,13 @@ def by_query(answer: pa.Table) -> dict[str, dict[tuple[int, int], Counter[Row]]]
     return {name: dict(windows) for name, windows in found.items()}
 
 
-def _answer(spark: SparkSession, shape: str) -> pa.Table:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_family_gives_each_query_what_it_would_have_by_itself(spark: SparkSession, shape: str) -> None:
     queries = {f"q{i}": meant(text) for i, text in enumerate(SHAPES[shape])}
     (family,) = families_of(queries)
     streams = random_streams(len(shape), most=60)
     with bounded(spark, tables(streams, queries["q0"].plan), 2, 3, (UNTIL + BASE) * US) as run:
-        return run.family(family)[0]
-
-
-@pytest.fixture(scope="module")
-def answers(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Together[object, pa.Table]]:
-    test = test_a_family_gives_each_query_what_it_would_have_by_itself.__name__
-    with together(request, test, spark, lambda s, p: _answer(s, p["shape"]), "shape") as found:
-        yield found
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_family_gives_each_query_what_it_would_have_by_itself(
-    answers: Together[object, pa.Table], shape: str
-) -> None:
-    queries = {f"q{i}": meant(text) for i, text in enumerate(SHAPES[shape])}
-    streams, answer = random_streams(len(shape), most=60), answers[shape]
+        answer, _ = run.family(family)
     expected = {name: windows_by_definition(query.plan, streams) for name, query in queries.items()}
     assert by_query(answer) == {name: windows for name, windows in expected.items() if windows}
     assert any(expected.values())
