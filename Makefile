@@ -16,7 +16,7 @@ demo: $(STAMP) ## Run the demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .

@@ -13,14 +13,13 @@ from pyspark.sql.streaming import StreamingQuery
 
 import penstock
 from penstock.bench import BenchRun, bench
-from penstock.control.turns import FULL_AT
 from penstock.cql.program import read_program
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.windows import windows_of
 from penstock.errors import PenstockError
 from penstock.log.paced import create_paced
 from penstock.log.protocol import ORIGIN, POSITION
-from penstock.log.schedule import schedule_constant
+from penstock.log.schedule import Schedule, schedule_from_counts
 from penstock.policies.quality.fairness import Spread
 
 from .rig import Rig
@@ -41,14 +40,16 @@ RATES = np.linspace(1.0, 4.0, BASE_STREAMS)
 """Of the streams, relative to each other."""
 POOL_ROWS, SEGMENT_ROWS = 16_384, 512
 IDS = 4000
-TARGET_S, STW_S = 30.0, 60.0
+TARGET_S, STW_S = 60.0, 60.0
 OVERLOADS = (2.0, 5.0)
 SHEDDERS = ("balance-sic", "random")
-WINDOWS = 3
-"""Source time windows of each case, after one that settles."""
+SETTLING, WINDOWS = 2, 3
+"""Source time windows of each case before it is looked at, and those that are."""
 READY_S = 300.0
-LEARNING_PER_S = 500.0
-"""Unit rate while costs are learned."""
+QUIET_PER_S, QUIET_S = 100.0, 150.0
+"""Unit rate at first, while costs are learned."""
+FLOOD_PER_S = 800.0
+"""A unit rate that no machine of this size can take."""
 HEAP = "6g"
 
 
@@ -119,7 +120,7 @@ class Thirty:
 
     Args:
         rig: The session.
-        unit_per_s: Rows a second of a stream of relative rate 1.
+        unit_per_s: Rows a second of a stream of relative rate 1, after a quiet stretch.
         seconds: How long rows come.
         shedder: Of the class.
     """
@@ -130,7 +131,7 @@ class Thirty:
             name: create_paced(
                 root / name,
                 [pool(i)],
-                schedule_constant(rate * unit_per_s, seconds, SEGMENT_ROWS),
+                _schedule(rate, unit_per_s, seconds),
                 event_time="ts",
             )
             for i, (name, rate) in enumerate(rates().items())
@@ -144,7 +145,7 @@ class Thirty:
         for place in places():
             self._start(place)
             self._await_readers(place)
-        for log in self._logs:
+        for log in self._logs.values():
             log.begin()
         return self
 
@@ -178,9 +179,14 @@ class Thirty:
                 raise PenstockError(f"query {query.name} runs; got {error}")
         return {q["name"]: q for q in self.flow.status()["classes"]["all"]["queries"].values()}
 
+    def admitted(self) -> int:
+        """Rows, of all queries."""
+        return int(self.flow.status()["classes"]["all"]["admitted"])
+
     def await_costs(self) -> dict[str, dict[str, Any]]:
-        """Until the cost of every query is known: nothing is shed before."""
+        """Until the cost of every query is known, and the quiet stretch is over."""
         deadline_s = time.monotonic() + READY_S
+        time.sleep(QUIET_S)
         while True:
             found = self.status()
             unknown = [name for name, query in found.items() if query["row_s"] is None]
@@ -191,6 +197,15 @@ class Thirty:
             time.sleep(1.0)
 
 
+def _schedule(rate: float, unit_per_s: float, seconds: float) -> Schedule:
+    counts = [
+        np.full(round(long_s / BIN_S), rate * per_s * BIN_S)
+        for long_s, per_s in ((QUIET_S, QUIET_PER_S), (seconds - QUIET_S, unit_per_s))
+    ]
+    return schedule_from_counts(np.concatenate(counts), BIN_S, 1.0, SEGMENT_ROWS)
+
+
+BIN_S = 0.1
 WRITER = "segment"
 
 
@@ -210,30 +225,28 @@ def offered() -> dict[str, float]:
 
 
 def _learn(rig: Rig, run: BenchRun) -> float:
-    """The unit rate at which the queries just fit: what a turn of each costs leaves the rest for rows."""
-    with Thirty(rig, LEARNING_PER_S, READY_S + 60.0, None) as thirty:
+    """The unit rate that the queries can take: what they admit a second of a flood."""
+    with Thirty(rig, FLOOD_PER_S, READY_S + (SETTLING + WINDOWS) * STW_S, "random") as thirty:
         known = thirty.await_costs()
-    fixed_s = sum(query["fixed_s"] for query in known.values())
-    row_s = sum(known[name]["row_s"] * relative for name, relative in offered().items())
-    cycle_s = FULL_AT * TARGET_S
-    per_s = max(0.0, 1.0 - fixed_s / cycle_s) / row_s
-    rows = sum(offered().values())
-    run.note(
-        f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle of {cycle_s:.0f} s, "
-        f"{1e6 * row_s / rows:.2f} us a row; they fit at {per_s * rows:,.0f} rows/s"
-    )
-    return per_s
+        fixed_s = sum(query["fixed_s"] for query in known.values())
+        time.sleep(SETTLING * STW_S)
+        before, from_s = thirty.admitted(), time.monotonic()
+        time.sleep(2 * STW_S)
+        per_s = (thirty.admitted() - before) / (time.monotonic() - from_s)
+    run.note(f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle; they take {per_s:,.0f} rows/s")
+    return per_s / sum(offered().values())
 
 
 def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str, list[Spread]]:
     found: dict[str, list[Spread]] = {}
-    seconds = READY_S + len(SHEDDERS) * (1 + WINDOWS) * STW_S + 60.0
+    seconds = READY_S + len(SHEDDERS) * (SETTLING + WINDOWS) * STW_S + 60.0
     with Thirty(rig, overload * capacity, seconds, SHEDDERS[0]) as thirty:
         thirty.await_costs()
         for shedder in SHEDDERS:
             run.progress(f"{shedder} at {overload:g} times the capacity", advance=1)
             thirty.flow.change("all", shedder=shedder)
-            time.sleep(STW_S)
+            time.sleep(SETTLING * STW_S)
+            thirty.flow.mark()
             spreads = []
             for _ in range(WINDOWS):
                 time.sleep(STW_S)

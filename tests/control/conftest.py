@@ -19,6 +19,7 @@ from penstock.control.status import status
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import evened, grant_books, select
+from penstock.log.embedded import EmbeddedLog
 from penstock.log.paced import PacedLog, create_paced
 from penstock.log.protocol import StreamLog
 from penstock.log.schedule import Schedule, schedule_constant
@@ -75,6 +76,8 @@ class SimulatedQuery:
     next_s: float = 0.0
     stopped: bool = False
     ticks: int = 0
+    writes: EmbeddedLog | None = None
+    """A shared segment that gets the rows of each batch when it is done, with their arrivals."""
 
 
 class VirtualCluster:
@@ -147,6 +150,8 @@ class VirtualCluster:
         now_s = self.timer()
         readers = list(query.offsets)
         if query.done_s is not None or query.held_until_s is None or now_s >= query.held_until_s:
+            if query.done_s is not None and query.writes is not None:
+                _write(query.writes, query.batches[-1], self.clock())
             query.done_s = None
             query.held_until_s = now_s + HOLD_S
             self.governor.ask(readers[0], query.offsets[readers[0]])
@@ -204,6 +209,13 @@ class VirtualCluster:
         return status(self.governor)
 
 
+def _write(segment: EmbeddedLog, batch: Batch, now_s: float) -> None:
+    arrival_us = np.repeat(((now_s - batch.delays_s) * 1e6).astype(np.int64), batch.rows.astype(np.int64))
+    if arrival_us.size:
+        rows = pa.record_batch({"value": np.arange(arrival_us.size)})
+        segment.append(rows, arrival_us=np.sort(arrival_us))
+
+
 def admitted_between(query: SimulatedQuery, from_s: float, to_s: float) -> int:
     return sum(b.books.admitted for b in query.batches if from_s <= b.done_s < to_s)
 
@@ -250,6 +262,17 @@ class Cluster:
         )
         if begin:
             log.begin()
+        return log
+
+    def segment(self, cluster: VirtualCluster, cls: str, writer: str) -> EmbeddedLog:
+        """A shared segment of a class that a query writes."""
+        schema = pa.schema([("value", pa.int64())])
+        log = self.open.enter_context(
+            EmbeddedLog.create(self.folder / f"by_{writer}", schema, clock=cluster.clock)
+        )
+        cluster.governor.share(str(log.directory), cls)
+        cluster.governor.sic.writers[str(log.directory)] = writer
+        cluster.queries[writer].writes = log
         return log
 
 

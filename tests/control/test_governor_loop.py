@@ -539,3 +539,22 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
     assert after.admitted - before.admitted >= 0.7 * 8.0 * rate_per_s
     assert after.shed - before.shed <= 0.1 * 8.0 * rate_per_s
     assert empty == [], "nor does Spark run empty batches in the meantime"
+
+
+@pytest.mark.parametrize("rate_per_s", [2_000.0, 8_000.0])
+def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Any, rate_per_s: float) -> None:
+    cluster = virtual({"gold": {"target": 10.0}})
+    machine = virtual.machine(fixed_s=0.3, noise=0.05)
+    cluster.add("writer", "gold", virtual.stream(cluster, rate_per_s), machine)
+    segment = virtual.segment(cluster, "gold", "writer")
+    for i in range(4):
+        cluster.add(f"behind{i}", "gold", segment, machine, seed=i)
+        cluster.add(f"beside{i}", "gold", virtual.stream(cluster, rate_per_s), machine, seed=9 + i)
+    cluster.run(100.0)
+    for i in range(4):
+        behind = cluster.queries[f"behind{i}"]
+        assert virtual.delay(behind, 0.95, 80.0) <= 10.0
+        offered = sum(log.end() for log in behind.logs.values())
+        late = sum(batch.books.late for batch in behind.batches)
+        # as many as that were late when each query took its turns as if rows were new to it: 5 %, and 70 %
+        assert late <= (0.0 if rate_per_s == 2_000.0 else 0.2) * offered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -52,14 +52,15 @@ class Waiting:
     Attributes:
         stretches: Partitions with waiting rows.
         ends: By reader, the positions at which nothing waits any more.
+        rows: How many; asked for far more often than they change.
     """
 
     stretches: Sequence[Stretch]
     ends: Mapping[str, Positions]
+    rows: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return sum(int(stretch.rows.sum()) for stretch in self.stretches)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", sum(int(stretch.rows.sum()) for stretch in self.stretches))
 
     @property
     def oldest_s(self) -> float | None:

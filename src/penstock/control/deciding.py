@@ -9,6 +9,7 @@ from dataclasses import replace
 from penstock.control.backlog import Waiting, profile
 from penstock.control.classes import GovernedClass
 from penstock.control.members import Query
+from penstock.control.paths import Paths
 from penstock.control.turns import Turn
 from penstock.model import BatchTiming, Grant, WaitingRows
 
@@ -19,6 +20,7 @@ class Decider:
     Args:
         classes: By name.
         queries: By key.
+        paths: Where queries stand on the ways of their rows.
         look: Refreshes what waits for a query.
         turn: How long a query's grant may be.
         clock: Seconds since the epoch.
@@ -29,21 +31,27 @@ class Decider:
         self,
         classes: Mapping[str, GovernedClass],
         queries: Mapping[str, Query],
+        paths: Paths,
         look: Callable[[Query], Waiting],
         turn: Callable[[Query], Turn],
         clock: Callable[[], float],
         timer: Callable[[], float],
     ) -> None:
         self._classes, self._queries, self._look, self._turn = classes, queries, look, turn
-        self._clock, self._timer = clock, timer
+        self._paths, self._clock, self._timer = paths, clock, timer
 
     def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Grant:
         """What the class's manager lets in of what waits for this query."""
         governed = self._classes[query.cls]
         if governed.gives_grants:
-            self.step(governed, query, profile(waiting), timing(query, turn))
+            ahead_s = self._ahead_s(governed, query)
+            rows = profile(waiting)
+            self.step(governed, query, replace(rows, arrival_s=rows.arrival_s - ahead_s), timing(query, turn))
             decision = governed.plant.decision
             grant = decision.grant if decision is not None else None
+            if grant is not None:
+                cut_s = min(self._clock(), grant.cut_s + ahead_s)
+                grant = replace(grant, cut_s=cut_s, shed_before_s=grant.shed_before_s + ahead_s)
             # while its cost is learned a query takes what the row limit allows; and when the check refused
             # the decision, nothing is shed on a doubtful word
             if grant is None or not query.cost.ready:
@@ -54,6 +62,10 @@ class Decider:
         if not shedding or query.draining:
             grant = replace(grant, cut_s=self._clock(), shed_before_s=-math.inf, keep_fraction=1.0)
         return grant
+
+    def _ahead_s(self, governed: GovernedClass, query: Query) -> float:
+        """What the rows of a query have left to go after it, which counts as if it lay behind them."""
+        return governed.plant.cls.delay_target_s * (1.0 - self._paths.due_fraction(query.key))
 
     def step(
         self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None

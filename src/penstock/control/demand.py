@@ -20,8 +20,13 @@ def demands_of(
     now: float,
     age_s: Callable[[float], float | None],
     also: Container[str] = (),
+    turns_of_row: Callable[[str], int] = lambda query: 1,
 ) -> dict[str, Demand]:
-    """The demands of classes with work, by name; those in `also` are there whether or not they have any."""
+    """The demands of classes with work, by name; those in `also` are there whether or not they have any.
+
+    A row that reaches a query by way of a segment of its own class waits for a turn at each: of the target
+    every one of them has its part.
+    """
     demands: dict[str, Demand] = {}
     for name, governed in classes.items():
         mine = [q for q in queries.values() if q.cls == name and q.readers and not q.refused]
@@ -29,7 +34,8 @@ def demands_of(
         busy = [q for q in mine if q.lease is not None or (q.waiting is not None and q.waiting.rows)]
         if not busy and name not in also:
             continue
-        target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
+        turns = max((turns_of_row(q.key) for q in mine), default=1)
+        target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION) / turns
         known = [q for q in mine if q.cost.ready]
         fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
         count = max(1, len(busy))

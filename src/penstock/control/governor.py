@@ -21,6 +21,7 @@ from penstock.control.granting import lease_of, most_rows, row_limit, same_cut, 
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
+from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
 from penstock.control.segments import Segments
@@ -75,7 +76,8 @@ class Governor:
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.segments = Segments()
         self.sic = SicLedger(config.stw_s)
-        self._shedding = ClassShedding(self.sic, self.clock, timer)
+        self.paths = Paths(self.queries, self.sic.writers)
+        self._shedding = ClassShedding(self.sic, self.paths, self.clock, timer)
         self.removed: dict[str, Any] = {}
         """By class that was taken out while it ran, its last status."""
         self.shedding = True
@@ -89,10 +91,11 @@ class Governor:
             self._look,
             self._age_s,
             timer,
+            self.paths,
         )
         self._divided_s = timer()
         self._decider = Decider(
-            self.classes, self.queries, self._look, self._scheduler.turn, self.clock, timer
+            self.classes, self.queries, self.paths, self._look, self._scheduler.turn, self.clock, timer
         )
         self.started_s = self._last_s = timer()
         self._grants = 0
@@ -143,6 +146,7 @@ class Governor:
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
         self.sic.joined(reader.token, key)
+        self.paths.changed()
         return reader
 
     def share(self, stream: str, cls: str, tokens: Iterable[str] = ()) -> None:
@@ -158,6 +162,7 @@ class Governor:
         self.sic.shares(stream, tokens)
         for reader in self.readers.values():
             self.sic.joined(reader.token, reader.query)
+        self.paths.changed()
 
     def check_read(self, stream: str, cls: str) -> None:
         """Refuses a class that is above the owner of the segment it wants to read."""
@@ -172,6 +177,7 @@ class Governor:
             del query.readers[reader.id]
             query.past[reader.id] = self.as_it_is(reader)
             self.sic.gone(query.key, reader.id)
+            self.paths.changed()
             query.leader = None
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
@@ -12,6 +12,7 @@ from penstock.control.contest import Contest, next_batch_s
 from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
 from penstock.control.latest import Job, Latest, latest_starts
 from penstock.control.members import Lease, Query
+from penstock.control.paths import Paths
 from penstock.control.redistribution import LEAST_SHARE, Redistribution
 from penstock.control.turns import Demand, Turn, Turns, plan_turns
 from penstock.policies.scheduling import Candidate, HighestRate
@@ -40,6 +41,21 @@ class Granted:
     spare: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Won:
+    """Who was next in a contest; with thirty queries it takes a millisecond, and all of them ask."""
+
+    at_s: float
+    among: tuple[str, ...]
+    """Those that asked, and those whose batches ran."""
+    key: str | None = None
+    candidates: Sequence[Candidate] = ()
+    classes: set[str] = field(default_factory=set)
+
+    def holds(self, among: tuple[str, ...], now_s: float) -> bool:
+        return among == self.among and now_s - self.at_s < LOOK_EVERY_S
+
+
 class Scheduler:
     """Slots and turns over the queries of all classes.
 
@@ -53,6 +69,7 @@ class Scheduler:
         look: Refreshes what waits for a query.
         age_s: How old a row is that arrived at a moment; `None` if the clock cannot tell.
         timer: Seconds that never go back.
+        paths: Where queries stand on the ways of their rows.
     """
 
     def __init__(
@@ -66,7 +83,9 @@ class Scheduler:
         look: Callable[[Query], Waiting],
         age_s: Callable[[float], float | None],
         timer: Callable[[], float],
+        paths: Paths,
     ) -> None:
+        self._paths = paths
         self._classes, self._queries, self.turns, self._slots = classes, queries, turns, slots
         self._capacity, self._eager = capacity, eager
         self._loads: dict[str, float] = {}
@@ -79,6 +98,8 @@ class Scheduler:
         self._look, self._age_s, self._timer = look, age_s, timer
         self._parallel = 1.0
         """Batches that run at once while any does, on average: they overlap at their ends."""
+        self._won: _Won | None = None
+        """The last contest: it is held anew when others ask, or after a moment."""
         self._replays: dict[str, float] = {}
         """By query that waits to run a batch again, when it last asked for a slot."""
 
@@ -224,6 +245,22 @@ class Scheduler:
         if not self._slot_is_free(held, ending):
             return None
         asking = [q for q in self._queries.values() if self._asks(q)]
+        among = tuple(q.key for q in (*asking, *held, *ending))
+        new = query.looked_s == -math.inf  # a new question is answered by what waits now
+        if new or self._won is None or not self._won.holds(among, query.pending_s):
+            self._won = self._hold_contest(among, asking, held, ending)
+        won = self._won
+        if won.key != query.key:
+            return None
+        self._won = None
+        self._inside[query.cls].took(query.key, won.candidates)
+        busy = {q.cls for q in held if q not in ending}
+        return Granted(self.turns.begin(query.cls, won.classes | busy, self._prices(ending)))
+
+    def _hold_contest(
+        self, among: tuple[str, ...], asking: list[Query], held: list[Query], ending: list[Query]
+    ) -> _Won:
+        """Who is next of those that ask."""
         # a query whose batch is about to end competes if it has another one's worth of rows waiting
         returning = [q for q in ending if len(held) >= self._slots and not q.refused]
         waits = {q.key: self._looked_at(q) for q in (*asking, *returning)}
@@ -232,15 +269,15 @@ class Scheduler:
         put_off = self._latest(turns, ending, LATEST_AT)
         willing = self._willing([*asking, *returning], waits, turns, put_off)
         wanting = [q for q in willing if q not in returning]
-        if not any(q is query for q in wanting):
-            return None
+        if not wanting:
+            return _Won(self._timer(), among)
         again = {q.cls for q in willing if q in returning and waits[q.key].rows}
-        # a class whose batch is about to end may be next again, with what that batch will have used
-        running = self._prices(ending)
+        classes = {q.cls for q in wanting} | again
         room_s = {name: turns[name].length_s * demands[name].queries for name in turns}
         contest = Contest(
             wanting,
-            running,
+            # a class whose batch is about to end may be next again, with what that batch will have used
+            self._prices(ending),
             turns,
             room_s,
             self.turns,
@@ -251,13 +288,10 @@ class Scheduler:
             self._target_s,
             self._waited_s,
         )
-        cls, able = contest.winner({q.cls for q in wanting} | again)
+        cls, able = contest.winner(classes)
         candidates = [_candidate(q) for q in able]
-        if cls != query.cls or self._inside[cls].next_of(candidates) != query.key:
-            return None
-        self._inside[cls].took(query.key, candidates)
-        busy = {q.cls for q in held if q not in ending}
-        return Granted(self.turns.begin(cls, {q.cls for q in wanting} | again | busy, running))
+        key = None if cls is None else self._inside[cls].next_of(candidates)
+        return _Won(self._timer(), among, key, candidates, classes)
 
     def _within(self) -> set[str]:
         """Classes that usually use no more of the time than they may claim."""
@@ -308,7 +342,8 @@ class Scheduler:
         return since_s if age_s is None else min(age_s, since_s)
 
     def _target_s(self, query: Query) -> float:
-        return self._classes[query.cls].plant.cls.delay_target_s
+        """The part of its class's target after which a query is to be done with a row."""
+        return self._classes[query.cls].plant.cls.delay_target_s * self._paths.due_fraction(query.key)
 
     def _asks(self, query: Query) -> bool:
         able = query.lease is None and bool(query.readers) and not query.refused
@@ -376,7 +411,8 @@ class Scheduler:
 
     def demands(self, *also: str) -> dict[str, Demand]:
         """What the classes with work ask for; those named are there whether or not they have any."""
-        return demands_of(self._classes, self._queries, self._timer(), self._age_s, also)
+        now = self._timer()
+        return demands_of(self._classes, self._queries, now, self._age_s, also, self._paths.turns)
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""

@@ -17,6 +17,7 @@ from penstock.control.backlog import Cut, Stretch, cut
 from penstock.control.classes import GovernedClass
 from penstock.control.demand import SLACK_FRACTION
 from penstock.control.members import Query
+from penstock.control.paths import Paths
 from penstock.control.sic import SicLedger
 from penstock.control.turns import Turn
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
@@ -64,12 +65,15 @@ class ClassShedding:
 
     Args:
         ledger: The queries' SIC.
+        paths: Where queries stand on the ways of their rows.
         clock: Seconds since the epoch, as arrival times are.
         timer: Seconds that never go back.
     """
 
-    def __init__(self, ledger: SicLedger, clock: Callable[[], float], timer: Callable[[], float]) -> None:
-        self._ledger, self._clock, self._timer = ledger, clock, timer
+    def __init__(
+        self, ledger: SicLedger, paths: Paths, clock: Callable[[], float], timer: Callable[[], float]
+    ) -> None:
+        self._ledger, self._paths, self._clock, self._timer = ledger, paths, clock, timer
         self._decisions = 0
 
     def choose(
@@ -100,7 +104,8 @@ class ClassShedding:
         if shedder is None or waiting is None or governed.cycle.dry_run or not known:
             return None
         # what would be late even so: a batch may be longer than the one that the manager had in mind
-        target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
+        target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
+        target_s *= 1.0 - SLACK_FRACTION
         latest_s = self._clock() + turn.of(query.key) - target_s
         decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
