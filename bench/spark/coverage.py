@@ -28,8 +28,8 @@ OVERLOAD = 3.0
 TARGET_S, SETTLE_S = 8.0, 24.0
 SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
 DEVICES = 100_000
-LATE_FRACTION = 0.05
-"""Of the rows that may be late: without it windows of grants that shed late rows have no interval."""
+SETTINGS = {"overrun_fraction": 0.3, "late_fraction": 0.05}
+"""Of the class: a grant that sheds late rows gives its windows no interval."""
 READY_S = 60.0
 
 
@@ -151,8 +151,7 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> pa.Table:
     """Results of one run beside the truth."""
     log = _log(rig, rate_per_s, READY_S + SETTLE_S + case.seconds + 30.0)
     to = rig.new("results")
-    settings = {"late_fraction": LATE_FRACTION}
-    classes = {"bench": {"target": TARGET_S, "settings": settings, **case.cls}}
+    classes = {"bench": {"target": TARGET_S, "settings": SETTINGS, **case.cls}}
     with penstock.attach(rig.spark, {"log": log.directory.parent, "classes": classes, "seed": seed}) as flow:
         rows = flow.read_stream("readings", "bench", metadata=penstock.ESTIMATE)
         query = _start(case, to)(rows, str(rig.new("cp")))

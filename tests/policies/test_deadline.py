@@ -113,6 +113,14 @@ def test_a_few_hopeless_rows_are_sampled_with_the_others_where_that_is_asked_for
     assert granted(deadline(late_fraction=0.001), seen).shed_before_s > 7.0, "these are more than a few"
 
 
+def test_rows_that_an_overrun_would_make_late_are_decided_about_where_that_is_asked_for() -> None:
+    seen = waiting((8.19 + 0.001 * np.arange(400)).tolist(), [1] * 400)
+    planned, sooner = (granted(deadline(overrun_fraction=part), seen) for part in (0.0, 0.4))
+    assert planned.cut_s == MUST_S
+    assert sooner.cut_s == pytest.approx(8.39 + 0.4 * 0.35)
+    assert sooner.keep_fraction < planned.keep_fraction < 1.0, "as many rows, of more"
+
+
 def test_both_kinds_of_victims_admit_the_same_number_to_the_resolution_of_the_headers() -> None:
     times = 8.05 + 0.001 * np.arange(300)
     seen = waiting(times.tolist(), [1] * 300)

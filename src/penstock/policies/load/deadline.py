@@ -22,6 +22,10 @@ _MOST_BATCH_MARGIN = 0.25
 """The same where a batch itself takes up to half of the target: more would leave nothing to admit."""
 
 
+_MAY_BE_ZERO = ("late_fraction", "overrun_fraction")
+_FRACTIONS = ("work_ahead_fraction", "margin_fraction", "grant_fraction", *_MAY_BE_ZERO)
+
+
 @dataclass(frozen=True, slots=True)
 class DeadlineConfig(ManagerConfig):
     """Deadline's settings, as fractions of the delay target where they are times.
@@ -36,6 +40,8 @@ class DeadlineConfig(ManagerConfig):
         memory_fraction: How fast measured capacity is forgotten, in delay targets.
         late_fraction: Part of a grant's rows that may be late: so many hopeless rows are sampled with the
             others instead of being shed, so that every row has a known chance, as estimates need it.
+        overrun_fraction: Part by which a batch and the wait for the next one may take longer than planned
+            before rows are late that nobody has decided about: these are decided now.
     """
 
     max_drop_fraction: float = 1.0
@@ -45,6 +51,7 @@ class DeadlineConfig(ManagerConfig):
     grant_fraction: float = 0.025
     memory_fraction: float = 0.5
     late_fraction: float = 0.0
+    overrun_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         ManagerConfig.__post_init__(self)
@@ -52,9 +59,9 @@ class DeadlineConfig(ManagerConfig):
             raise InvalidInputError(
                 "victims are 'uniform' or 'oldest'", repr(self.victims), "uniform is unbiased"
             )
-        for name in ("work_ahead_fraction", "margin_fraction", "grant_fraction", "late_fraction"):
+        for name in _FRACTIONS:
             value = getattr(self, name)
-            if not 0.0 < value < 0.5 and (name, value) != ("late_fraction", 0.0):
+            if not 0.0 < value < 0.5 and (value != 0.0 or name not in _MAY_BE_ZERO):
                 raise InvalidInputError(
                     f"{name} lies between 0 and 0.5", value, "it is a part of the delay target"
                 )
@@ -121,7 +128,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
             room_rows = max(least, (full_s - ahead_s) * headroom / observation.cost_per_row_s)
         margin_s = self._margin(observation, full_s)
         hopeless_s = observation.now_s + min(_newest(observation), ahead_s + margin_s - target_s)
-        must_s = observation.now_s + min(0.0, max(full_s, ahead_s) + margin_s - target_s)
+        next_s = max(full_s, ahead_s) * (1.0 + config.overrun_fraction)
+        must_s = observation.now_s + min(0.0, next_s + margin_s - target_s)
         grant, admitted = self._grant(waiting, room_rows, hopeless_s, must_s)
         reason = (
             f"room for {room_rows:.0f} of {waiting.total:.0f} waiting rows, "
