@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 CLASSES = {"gold": {"target": "60s"}}
 
 
-def report(log: EmbeddedLog, dropped: int, rows: int) -> dict[str, Any]:
+def report(log: EmbeddedLog, dropped: int, rows: int, operator: str = "stateStoreSave") -> dict[str, Any]:
     start = Offset.initial("r", {0: 0}, "s")
     end = start.advanced({0: log.end(0)}, {}, start.plan, Books(rows))
-    source = {"startOffset": start.to_json(), "endOffset": json.dumps(end.to_json()), "numInputRows": rows}
-    other = {"startOffset": 3, "endOffset": 7, "numInputRows": 5}
+    source = {"startOffset": start.to_json(), "endOffset": json.dumps(end.to_json())}
+    other = {"startOffset": 3, "endOffset": 7}
     return {
-        "stateOperators": [{"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": dropped}],
+        "stateOperators": [{"operatorName": operator, "numRowsDroppedByWatermark": dropped}],
         "sources": [source, other],
+        "numInputRows": rows,
         "eventTime": {"watermark": "1970-01-01T00:00:10.500Z"},
     }
 
@@ -46,6 +47,10 @@ def test_rows_are_counted_in_the_log_where_the_plan_says_when_they_are_late(tmp_
     assert dropped_rows(progress, times, None) == {("r", 1): 1}
     assert dropped_rows(progress, times, 0) == {("r", 1): 1}, "Spark knows better than the rule"
     assert dropped_rows(report(log, 500, 100), None, None) == {("r", 1): 100}
+    by_row = report(log, 80, 100, "dedupe")
+    assert dropped_rows(by_row, times, middle_us) == {("r", 1): 80}, "it drops by another rule"
+    twice = {**report(log, 80, 100), "numInputRows": 200}
+    assert dropped_rows(twice, None, None) == {("r", 1): 40}, "two branches of a plan read the stream"
     assert watermark_of(progress) == 10_500_000
     assert watermark_of({"eventTime": {}}) is None
 
@@ -55,11 +60,9 @@ def window(size: int, slide: int, back: int = 0, start: int = 0) -> str:
     micros = "precisetimestampconversion(ts#0-T1000ms, TimestampType, LongType)"
     rest = f"(({micros} - {start}) % {slide})"
     begin = f"(({micros} - CASE WHEN ({rest} < 0) THEN ({rest} + {slide}) ELSE {rest} END) - {back})"
-    made = [
-        f"precisetimestampconversion({text}, LongType, TimestampType)"
-        for text in (begin, f"({begin} + {size})")
-    ]
-    return f"named_struct(start, knownnullable({made[0]}), end, knownnullable({made[1]}))"
+    both = (begin, f"({begin} + {size})")
+    start_at, end_at = (f"precisetimestampconversion({text}, LongType, TimestampType)" for text in both)
+    return f"named_struct(start, knownnullable({start_at}), end, knownnullable({end_at}))"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ _log = logging.getLogger(__name__)
 Dropped = dict[tuple[str, int], float]
 """Rows by reader and number of its grant."""
 
+AGGREGATES = "statestoresave"
+"""In the names of the operators that drop groups."""
+NEARLY = 0.9
+"""What is counted from a part of the segments may be so much less than it is."""
 WINDOW = re.compile(r"- (-?\d+)\) % (\d+)\)")
 """In the expression of a window's start: where windows start, and their slide, in microseconds."""
 LENGTH = re.compile(r"\+ (\d+)\), LongType, Timestamp")
@@ -114,9 +118,13 @@ class ProgressListener:
 # -- progress ---------------------------------------------------------------------------------------
 
 
-def dropped_in(progress: Mapping[str, Any]) -> int:
-    """What Spark's operators say that they dropped."""
-    return sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+def dropped_in(progress: Mapping[str, Any], rows_alone: bool = False) -> int:
+    """What Spark's operators say that they dropped; on demand without those that drop groups."""
+    return sum(
+        operator["numRowsDroppedByWatermark"]
+        for operator in progress["stateOperators"]
+        if not (rows_alone and AGGREGATES in operator["operatorName"].lower())
+    )
 
 
 def watermark_of(progress: Mapping[str, Any]) -> int | None:
@@ -141,19 +149,26 @@ def dropped_rows(progress: Mapping[str, Any], times: EventTimes | None, watermar
             )
             for offset, _ in grants
         }
-        if any(counted.values()):
+        found = sum(counted.values())
+        # Spark may say that rows were dropped which are not late here: an operator before the windows did it
+        if found and found >= NEARLY * dropped_in(progress, rows_alone=True):
             return {key: rows for key, rows in counted.items() if rows}
-    total = sum(rows for _, rows in grants)
-    part = min(1.0, dropped_in(progress) / total) if total else 0.0
+    read = progress["numInputRows"]
+    part = min(1.0, dropped_in(progress) / read) if read else 0.0
     return {(offset.reader, offset.grant): part * rows for offset, rows in grants if part * rows}
 
 
 def _grants(progress: Mapping[str, Any]) -> Iterator[tuple[Offset, int]]:
-    """The governed sources' grants in a micro-batch, and the rows that each read."""
+    """The governed sources' grants in a micro-batch, and the rows that each admitted.
+
+    Spark's own count of a source's rows has those twice that are scanned for two branches of a plan.
+    """
     for source in progress["sources"]:
-        end = _offset(source["endOffset"])
-        if isinstance(end, dict) and FORMAT_NAME in end and end != _offset(source["startOffset"]):
-            yield Offset.from_json(end), source["numInputRows"]
+        start, end = _offset(source["startOffset"]), _offset(source["endOffset"])
+        if isinstance(end, dict) and FORMAT_NAME in end and end != start:
+            before = Offset.from_json(start).books.admitted if isinstance(start, dict) else 0
+            offset = Offset.from_json(end)
+            yield offset, offset.books.admitted - before
 
 
 def _offset(found: Any) -> Any:
