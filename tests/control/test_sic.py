@@ -39,6 +39,9 @@ def test_the_share_of_a_silent_source_is_missing_and_it_is_named() -> None:
     found = books.of("q", 1.0)
     assert found.value == pytest.approx(0.5)
     assert found.silent == ("b",)
+    for reader in ("one", "other"):
+        books.gone("q", reader)
+    assert books.of("q", 50.0) == found, "a closing report is written when all have stopped"
 
 
 def test_a_query_without_a_batch_in_the_window_keeps_what_it_had() -> None:

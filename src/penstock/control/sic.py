@@ -73,8 +73,8 @@ class SicLedger:
     """By token of a reader, the segment that its query writes."""
     _sources: dict[str, dict[str, _Source]] = field(default_factory=dict)
     """By query and reader."""
-    _values: dict[str, float] = field(default_factory=dict)
-    """By query, its last known SIC."""
+    _known: dict[str, QuerySic] = field(default_factory=dict)
+    """By query, its SIC when it last had rows."""
 
     def shares(self, stream: str, tokens: Iterable[str]) -> None:
         """A query with these readers writes a shared segment."""
@@ -126,13 +126,14 @@ class SicLedger:
         self._sources.get(query, {}).pop(reader, None)
 
     def of(self, query: str, now_s: float) -> QuerySic:
-        """A query's SIC now. One that had no batch within a window keeps what it had."""
+        """A query's SIC now. One that had no batch within a window keeps what it had; one that has stopped
+        keeps all that was last known, so that a closing report says which of its streams were silent."""
         return self._of(query, now_s, set())
 
     def _of(self, query: str, now_s: float, above: set[str]) -> QuerySic:
         sources = self._sources.get(query, {})
         if not sources or query in above:  # a segment that is made of itself has no beginning
-            return QuerySic(self._values.get(query))
+            return self._known.get(query, QuerySic())
         kept, offered, heard, last, silent = 0.0, 0.0, 0, 0.0, []
         for source in sources.values():
             offered_rows, kept_rows = source.sums.sums(now_s).tolist()
@@ -148,8 +149,9 @@ class SicLedger:
         batch = last / len(sources)
         if heard:
             fraction = np.array([heard / len(sources)])
-            self._values[query] = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
-        return QuerySic(self._values.get(query), batch, tuple(silent))
+            value = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
+            self._known[query] = QuerySic(value, batch, tuple(silent))
+        return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 
     def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
         """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""
