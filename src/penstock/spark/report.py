@@ -46,6 +46,7 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
     """What the queries' results stand on, a line a query; see `query_report`."""
     table = _table("", ("class", "sic", "admitted", "shed", "too late", "silent"), "query")
+    table.columns[-1].no_wrap = False  # there may be many
     table.caption = (
         "sic: part of its sources' rows that a query's results of the last moments stand on; too late: rows "
         "that Spark's watermark dropped; silent: streams that sent nothing"
