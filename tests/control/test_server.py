@@ -130,6 +130,10 @@ def test_a_source_joins_asks_plans_and_asks_again(control: Control) -> None:
     assert client.request(planned) == {"go": True}
     seen = query_status(client, "trip")
     assert (seen["admitted"], seen["waiting"], seen["running"]) == (1000, 500, True)
+    dropped = {"op": "dropped", "batch": 0, "rows": [["trip", 1, 250.0], ["nobody", 1, 9.0]]}
+    assert client.request(dropped) == {"ok": True}
+    seen = query_status(client, "trip")
+    assert (seen["dropped_by_watermark"], seen["sic"], seen["sic_batch"]) == (250.0, 0.75, 0.75)
     until(lambda: client.request(ask("trip", offset)).get("end") == {"0": 1500})
     client.close()
     until(lambda: not query_status(control.client(), "trip")["running"])
@@ -148,6 +152,7 @@ def test_a_source_joins_asks_plans_and_asks_again(control: Control) -> None:
         b'{"v": 1, "op": "ask", "reader": "nobody", "start": {}}',
         b'{"v": 1, "op": "ask", "reader": "nobody", "start": []}',
         b'{"v": 1, "op": "planned", "reader": {}, "offset": 3}',
+        b'{"v": 1, "op": "dropped", "batch": 3, "rows": [[1, 2]]}',
         b'{"v": 1, "op": "change", "cls": "gold", "changes": 3}',
         b'{"v": 1, "op": "status"',
     ],

@@ -39,6 +39,9 @@ def test_the_share_of_a_silent_source_is_missing_and_it_is_named() -> None:
     found = books.of("q", 1.0)
     assert found.value == pytest.approx(0.5)
     assert found.silent == ("b",)
+    for reader in ("one", "other"):
+        books.gone("q", reader)
+    assert books.of("q", 50.0) == found, "a closing report is written when all have stopped"
 
 
 def test_a_query_without_a_batch_in_the_window_keeps_what_it_had() -> None:
@@ -88,3 +91,45 @@ def test_rows_of_a_whole_window_are_known_once_it_has_passed() -> None:
     assert books.window_rows("q", "new", 12.0) is None
     books.gone("q", "new")
     assert books.of("q", 12.0).value == pytest.approx(0.1)
+
+
+def test_rows_that_the_watermark_drops_are_missing_from_their_own_batch() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 100, grant=1)
+    books.decided(2.0, "q", "r", "s", 100, 50, grant=2)
+    assert books.dropped(2.5, "q", {("r", 1): 40.0}) == pytest.approx(0.4)
+    found = books.of("q", 2.5)
+    assert found.value == pytest.approx((60 + 50) / 200)
+    assert found.batch == pytest.approx(0.5), "the second batch lost nothing"
+    assert books.dropped(2.6, "q", {("r", 2): 25.0}) == pytest.approx(0.25)
+    assert books.of("q", 2.6).batch == pytest.approx(0.25)
+
+
+def test_no_more_can_be_dropped_than_was_admitted_and_nothing_of_what_is_not_known() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 30, grant=1)
+    assert books.dropped(2.0, "q", {("r", 1): 500.0}) == pytest.approx(0.3)
+    assert books.of("q", 2.0).value == 0.0
+    for key in (("r", 1), ("r", 7), ("nobody", 1)):
+        assert books.dropped(2.0, "q", {key: 5.0}) == 0.0
+    assert books.dropped(2.0, "nobody", {("r", 1): 5.0}) == 0.0
+    assert books.of("q", 10.9).value == 0.0, "the rows have left the window, the word of their loss has not"
+
+
+def test_of_two_sources_one_that_loses_half_of_its_rows_costs_a_quarter() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "a", "a", 100, 100, grant=1)
+    books.decided(1.0, "q", "b", "b", 10, 10, grant=1)
+    assert books.dropped(1.0, "q", {("b", 1): 5.0}) == pytest.approx(0.25)
+    assert books.of("q", 1.0).value == pytest.approx(0.75)
+
+
+def test_what_a_segments_writer_lost_is_missing_behind_the_segment() -> None:
+    books = ledger()
+    books.shares("segment", ["token"])
+    books.joined("token", "writer")
+    books.decided(1.0, "writer", "w", "s", 100, 100, grant=1)
+    books.decided(1.0, "q", "r", "segment", 40, 40, grant=1)
+    books.dropped(1.0, "writer", {("w", 1): 25.0})
+    assert books.of("q", 1.0).value == pytest.approx(0.75)
+    assert books.dropped(1.0, "q", {("r", 1): 20.0}) == pytest.approx(0.375)

@@ -387,7 +387,7 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
         ),
         (
             {"cql": "SELECT device AS _T FROM readings"},
-            "_t, _d stand beside the columns of an answer; got '_T'",
+            "_t, _d, sic stand beside the columns of an answer; got '_T'",
         ),
         (
             {"cql": FAMILY.replace("max(celsius)", "max(celsius) AS query")},

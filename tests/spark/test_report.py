@@ -7,7 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from penstock.spark.report import class_report, closing_table, live_table, query_report, status_line
+from penstock.spark.report import (
+    class_report,
+    closing_table,
+    live_table,
+    query_report,
+    query_table,
+    status_line,
+)
 
 DELAY = {"count": 9, "mean_s": 1.0, "p50_s": 0.9, "p95_s": 1.8, "p99_s": 2.5, "max_s": 3.0}
 NOTHING = {"count": 0, "mean_s": None, "p50_s": None, "p95_s": None, "p99_s": None, "max_s": None}
@@ -15,7 +22,8 @@ NOTHING = {"count": 0, "mean_s": None, "p50_s": None, "p95_s": None, "p99_s": No
 
 def a_query(name: str, offered: int) -> dict[str, Any]:
     rows = {"offered": offered, "admitted": offered - 3, "shed": 2, "waiting": 1}
-    return {"name": name, **rows, "batches": 2, "fixed_s": 0.2, "row_s": None}
+    quality = {"sic": 0.62, "silent": ["logins"], "dropped_by_watermark": 4.0}
+    return {"name": name, **rows, **quality, "batches": 2, "fixed_s": 0.2, "row_s": None}
 
 
 def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +43,8 @@ def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
         "result_delay": {**delay, "p95_s": 4.25},
         "share": 0.6,
         "headroom": 0.9,
+        "sic": 0.87,
+        "jain": 0.99,
         "reason": "room for [all] rows",
         "floor_s": None,
         "queries": queries,
@@ -67,19 +77,44 @@ def test_readers_of_a_query_are_added_up_under_its_name() -> None:
     report = query_report(STATUS)
     assert report["fraud"]["offered"] == 30
     assert report["fraud"]["class"] == "gold"
+    assert report["fraud"]["dropped_by_watermark"] == 8
+    assert report["fraud"]["silent"] == ["logins"]
     assert list(report) == ["fraud", "copy"]
 
 
 def test_the_closing_table_shows_every_figure_uncut_in_120_columns() -> None:
     text = shown(closing_table(class_report(STATUS), "small, 12 s"))
-    for figure in ("1,234,567", "1,234,000", "500", "67", "0.50", "1.80", "2.50", "4.25", "0.60", "headroom"):
+    for figure in (
+        "1,234,567",
+        "1,234,000",
+        "500",
+        "67",
+        "0.50",
+        "1.80",
+        "2.50",
+        "4.25",
+        "0.60",
+        "0.87",
+        "headroom",
+    ):
         assert figure in text
+    assert "headroom" in text
     assert "…" not in text
 
 
 def test_the_live_table_says_why() -> None:
     text = shown(live_table(STATUS, "small, 3 s"))
     assert "gold: room for [all] rows" in text
+    assert "0.87" in text
+    assert "…" not in text
+
+
+def test_a_querys_sic_is_shown_with_what_is_missing() -> None:
+    text = shown(query_table({**query_report(STATUS), "failed": {"class": "bulk"}}), 80)
+    fraud = next(line for line in text.splitlines() if line.lstrip().startswith("fraud"))
+    assert fraud.split() == ["fraud", "gold", "0.62", "24", "4", "8", "logins"]
+    failed = next(line for line in text.splitlines() if line.lstrip().startswith("failed"))
+    assert failed.split() == ["failed", "bulk", "-", "0", "0", "0", "-"]
     assert "…" not in text
 
 

@@ -204,10 +204,15 @@ def test_queries_in_cql_are_governed_as_all_others(spark: SparkSession, tmp_path
     assert newest.agg({"_d": "sum"}).first()[0] == 2, "one of the last tuple, two of the last two"
     assert newest.where("_d > 0").count() > 100
     fours = spark.table("fours")
-    assert fours.columns == ["m"]
+    assert fours.columns == ["m", "sic"]
+    assert newest.columns == ["n", "other", "_t", "_d", "sic"]
+    for answers in (fours, newest):
+        assert answers.where("sic > 0 AND sic <= 1").count() == answers.count()
     assert fours.where("m % 4 != 1").count() == 0
     assert 0 < report["queries"]["fours"]["selectivity"] < 0.5
     assert report["queries"]["by_window"]["selectivity"] < 0.01
+    assert report["queries"]["by_window"]["silent"] == []
+    assert report["queries"]["by_window"]["dropped_by_watermark"] == 0
 
 
 def test_a_family_takes_a_query_of_its_file_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
@@ -267,3 +272,5 @@ def test_a_view_is_computed_once_for_the_queries_that_read_it(spark: SparkSessio
     assert 0 < spark.table("tens").agg({"found": "sum"}).first()[0] <= queries["tens"]["admitted"]
     assert spark.table("largest").where("n % 10 != 0").count() == 0
     assert 0 < queries["few"]["selectivity"] < 0.2
+    if not queries["few"]["shed"] + queries["tens"]["shed"]:
+        assert spark.table("tens").where("sic != 1").count() == 0

@@ -39,21 +39,30 @@ def arrivals(log: EmbeddedLog, column: str = "id") -> dict[int, int]:
     return found
 
 
-def test_weights_of_a_segment_multiply_and_its_sic_stays(tmp_path: Path) -> None:
+def test_weights_and_kept_parts_of_a_segment_multiply_and_its_sic_stays(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
         rows = readings(range(3))
         kept = pa.RecordBatch.from_arrays(
-            [*rows.columns, pa.array([0.1, 0.2, 0.3]), pa.array([2.0, 4.0, 1.0])], schema=log.append_schema
+            [*rows.columns, *(pa.array(v) for v in ([0.1, 0.2, 0.3], [2.0, 4.0, 1.0], [0.5, 0.25, 1.0]))],
+            schema=log.append_schema,
         )
         log.append(kept, arrival_us=np.array([10, 20, 30]))
         (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 3, 0))
-        shown = with_metadata(piece, ORIGIN, weight=5.0, sic=0.9)
+        shown = with_metadata(piece, ORIGIN, weight=5.0, sic=0.9, kept=0.2)
+        assert shown.column("_kept").to_pylist() == pytest.approx([0.1, 0.05, 0.2])
         assert shown.column("_weight").to_pylist() == [10.0, 20.0, 5.0]
         assert shown.column("_sic").to_pylist() == [0.1, 0.2, 0.3]
         assert shown.column("_arrival").cast(pa.int64()).to_pylist() == [10, 20, 30]
         assert with_metadata(piece, (), 5.0, 0.9).schema.names == READINGS.names
-        with pytest.raises(InvalidInputError, match=r"missing \['_sic', '_weight'\]"):
+        with pytest.raises(InvalidInputError, match=r"missing \['_sic', '_weight', '_kept'\]"):
             log.append(rows)
+
+
+def test_rows_of_a_stream_without_kept_parts_have_that_of_their_grant(tmp_path: Path) -> None:
+    with EmbeddedLog.create(tmp_path / "plain", READINGS) as log:
+        log.append(readings(range(3)))
+        (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 3, 0))
+        assert with_metadata(piece, ("_kept",), 5.0, 0.9, kept=0.2).column("_kept").to_pylist() == [0.2] * 3
 
 
 @pytest.mark.spark
@@ -94,7 +103,7 @@ def test_a_segment_that_breaks_a_rule_is_refused_before_anything_is_made(
     create(tmp_path / "readings")
     with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
         plain = flow.read_stream("readings", cls="bulk")
-        with pytest.raises(InvalidInputError, match="got a result without _arrival, _sic, _weight; hint: re"):
+        with pytest.raises(InvalidInputError, match="without _arrival, _sic, _weight, _kept; hint: re"):
             flow.share("hot", plain)
         both = flow.read_stream("readings", cls="gold", metadata=ORIGIN).union(
             flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
@@ -151,7 +160,7 @@ def test_a_pipeline_writes_a_segment_by_passing_on_where_rows_come_from(
             },
             "find": {
                 "class": "gold",
-                "sql": "SELECT n, _arrival, _sic, _weight FROM numbers WHERE n % 2 = 0",
+                "sql": "SELECT n, _arrival, _sic, _weight, _kept FROM numbers WHERE n % 2 = 0",
                 "metadata": list(ORIGIN),
                 "sink": {"kind": "log", "stream": "even"},
             },

@@ -64,12 +64,16 @@ def status_command(
     json: Annotated[str | None, typer.Option(help="Write the same as JSON; - for standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
-    """Show every class of a running control plane: rows, delays against targets, shares, reasons."""
-    from penstock.spark.report import live_table
+    """Show a running control plane: of classes rows, delays against targets, shares, reasons; of queries
+    what their results stand on, and which of their streams are silent."""
+    from penstock.spark.report import live_table, query_report, query_table
 
     claim_output(json, force)
     status = _request(address, {"op": "status"})["status"]
-    Console(stderr=json == STDOUT).print(live_table(status, f"control plane at {address}"))
+    console = Console(stderr=json == STDOUT)
+    console.print(live_table(status, f"control plane at {address}"))
+    if queries := query_report(status):
+        console.print(query_table(queries))
     if json is not None:
         write_json(json, status)
 

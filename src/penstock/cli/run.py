@@ -88,7 +88,7 @@ def run_command(
     drain_s = 0.0 if drain is None else parse_duration_s(drain, "--drain")
     config = load_pipeline(pipeline, changes_of(change))
     try:
-        from penstock.spark.report import closing_table
+        from penstock.spark.report import closing_table, query_table
         from penstock.spark.run import new_run_directory, run_pipeline, timestamped
     except ImportError as error:
         raise MissingExtraError("penstock run", error.name or "pyspark", "spark") from None
@@ -105,6 +105,7 @@ def run_command(
             config, duration_s, dry_run, directory, on_status, note, base=base, drain_s=drain_s
         )
     console.print(closing_table(report["classes"], f"{pipeline.stem}, {report['seconds']:.0f} s"))
+    console.print(query_table(report["queries"]))
     for what, message in report["errors"].items():
         note(f"{what}: {message}")
     if json is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from penstock.control.members import Lease, Query
 from penstock.control.observe import ClassPlant
-from penstock.control.sic import QuerySic
+from penstock.control.sic import QuerySic, SicLedger
 
 
 def book_delays(plant: ClassPlant, query: Query, lease: Lease, now_s: float) -> None:
@@ -31,7 +34,7 @@ def send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
         query.closing = None
 
 
-def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[str, object]:
+def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[str, Any]:
     """What the micro-batch that ended now, and the source time window with it, stand on."""
     return {
         "now_s": now_s,
@@ -39,6 +42,42 @@ def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[st
         "query": query.name,
         "batch": lease.batch,
         "rows": lease.admitted,
+        "dropped_by_watermark": lease.dropped,
         "sic_batch": sic.batch,
         "sic": sic.value,
     }
+
+
+def book_dropped(
+    ledger: SicLedger, query: Query, batch: int, rows: Mapping[tuple[str, int], float], now_s: float
+) -> dict[str, Any] | None:
+    """Books admitted rows that Spark's watermark dropped as late.
+
+    Args:
+        ledger: The books of SIC.
+        query: Whose rows.
+        batch: Spark's number of the micro-batch.
+        rows: By reader and number of its grant.
+        now_s: On the timer.
+
+    Returns:
+        The line of the micro-batch anew, if it was written before this was known.
+    """
+    total = sum(rows.values())
+    query.dropped += total
+    fell = ledger.dropped(now_s, query.key, rows)
+    grants, line = query.noted or ({}, {})
+    if not any(grants.get(reader) == grant for reader, grant in rows):
+        if query.lease is not None:
+            query.lease.dropped += total
+        return None
+    before = line["sic_batch"]
+    anew = {
+        **line,
+        "batch": batch,
+        "dropped_by_watermark": line["dropped_by_watermark"] + total,
+        "sic_batch": None if before is None else max(0.0, before - fell),
+        "sic": ledger.of(query.key, now_s).value,
+    }
+    query.noted = grants, anew
+    return anew

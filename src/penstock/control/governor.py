@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock.config import FlowConfig
 from penstock.control.backlog import Waiting, cut, left_of, look
-from penstock.control.booking import book_delays, send_out, sic_line
+from penstock.control.booking import book_delays, book_dropped, send_out, sic_line
 from penstock.control.classes import GovernedClass, RunRecorder, check_key, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
@@ -293,7 +293,9 @@ class Governor:
             plant.admitted_rows += processed
             plant.shed_rows += max(0, _rows(offset) - admitted)
             stream = str(reader.log.directory)
-            self.sic.decided(self.timer(), query.key, reader_id, stream, _rows(offset), processed)
+            self.sic.decided(
+                self.timer(), query.key, reader_id, stream, _rows(offset), processed, offset.grant
+            )
         reader.offset = reader.counted = offset
         query.data_since_tick &= not offset.tick
         return True
@@ -312,12 +314,28 @@ class Governor:
             book_delays(plant, query, lease, now_s)
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 send_out(plant, query, now_s)
+        line = sic_line(query, lease, self.sic.of(query.key, self.timer()), now_s)
+        query.noted = {reader.id: reader.counted.grant for reader in query.readers.values()}, line
         if self.recorder is not None:
-            sic = self.sic.of(query.key, self.timer())
-            self.recorder.record_sic(sic_line(query, lease, sic, now_s))
+            self.recorder.record_sic(line)
         query.cost.learn(lease.admitted, took_s)
         query.tail.learn(lease, self.timer())
         query.largest_rows = max(query.largest_rows, lease.admitted)
+
+    def dropped(self, batch: int, rows: Mapping[tuple[str, int], float]) -> None:
+        """Spark's watermark has dropped admitted rows of a micro-batch as late: its SIC falls.
+
+        Args:
+            batch: Spark's number of it.
+            rows: By reader and number of its grant. Those of readers that are gone are not booked.
+        """
+        there = {key: count for key, count in rows.items() if key[0] in self.readers}
+        if not there:
+            return
+        query = self.queries[self.readers[next(iter(there))[0]].query]
+        line = book_dropped(self.sic, query, batch, there, self.timer())
+        if line is not None and self.recorder is not None:
+            self.recorder.record_sic(line)
 
     # -- what waits -----------------------------------------------------------------------------
 

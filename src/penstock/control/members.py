@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -80,6 +81,7 @@ class Lease:
         jobs: Spark's jobs of the batch that have started their last stage, as far as the driver says.
         last_stage_s: On the timer, when the last of them did.
         batch: Spark's number of the micro-batch, as far as the driver says.
+        dropped: Rows of it that Spark's watermark dropped, as far as that is known before it has ended.
         held_s: How long it was held back before it could take cores.
         held_since_s: On the timer, since when it is.
     """
@@ -101,6 +103,7 @@ class Lease:
     jobs: int = 0
     last_stage_s: float = math.inf
     batch: int | None = None
+    dropped: float = 0.0
     held_s: float = 0.0
     held_since_s: float | None = None
 
@@ -202,6 +205,10 @@ class Query:
     past: dict[str, Gone] = field(default_factory=dict)
     """Readers that are gone: they stay in the books."""
     tail: Tail = field(default_factory=Tail)
+    dropped: float = 0.0
+    """Rows that Spark's watermark dropped as late, since the control plane began."""
+    noted: tuple[Mapping[str, int], Mapping[str, Any]] | None = None
+    """By reader the grants of the last micro-batch that ended, and its line of `sic.jsonl`."""
 
     def came(self, rows: int, now_s: float, memory_s: float) -> None:
         """Rows have arrived since the last call; their rate is a mean that forgets.

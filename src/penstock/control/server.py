@@ -180,6 +180,10 @@ class ControlServer:
             case "last_stage":
                 self._last_stage(message)
                 return {"ok": True}
+            case "dropped":
+                rows = {(r, int(grant)): float(n) for r, grant, n in message["rows"]}
+                self.governor.dropped(int(message["batch"]), rows)
+                return {"ok": True}
             case "plan":
                 return {"plan": plan(self.governor)}
             case "status":

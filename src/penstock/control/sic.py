@@ -2,12 +2,13 @@
 
 A query's SIC is the part of its sources' rows that was admitted, each source counting alike; of a source that
 is a shared segment, times the SIC of the query that writes it, since operators conserve SIC. Rows that were
-shed, late, expired or set aside are missing in it, whatever the cause.
+shed, late, expired or set aside, or that Spark's watermark dropped, are missing in it, whatever the cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from penstock.policies.quality.sic import SLIDE_S, SlidingSums, query_sic
 
 _OFFERED, _KEPT = 0, 1
+RECENT_BATCHES = 4
+"""Spark says what it dropped of a micro-batch when that has ended, and a few may have been planned since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,26 @@ class QuerySic:
 
 
 @dataclass(slots=True)
+class _Batch:
+    """A reader's part of a micro-batch: the number of its grant, rows offered and kept."""
+
+    grant: int
+    offered: float
+    kept: float
+
+    @property
+    def fraction(self) -> float:
+        return self.kept / self.offered if self.offered else 1.0
+
+
+@dataclass(slots=True)
 class _Source:
-    """Rows of one reader: offered and admitted, in the window, and of the last micro-batch."""
+    """Rows of one reader: offered and kept, in the window, and of the last micro-batches."""
 
     stream: str
     sums: SlidingSums
     since_s: float
-    last: tuple[float, float] = (0.0, 0.0)
+    recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
 
 
 @dataclass(slots=True)
@@ -57,8 +73,8 @@ class SicLedger:
     """By token of a reader, the segment that its query writes."""
     _sources: dict[str, dict[str, _Source]] = field(default_factory=dict)
     """By query and reader."""
-    _values: dict[str, float] = field(default_factory=dict)
-    """By query, its last known SIC."""
+    _known: dict[str, QuerySic] = field(default_factory=dict)
+    """By query, its SIC when it last had rows."""
 
     def shares(self, stream: str, tokens: Iterable[str]) -> None:
         """A query with these readers writes a shared segment."""
@@ -70,7 +86,7 @@ class SicLedger:
             self.writers[self._tokens[token]] = query
 
     def decided(
-        self, now_s: float, query: str, reader: str, stream: str, offered: int, admitted: int
+        self, now_s: float, query: str, reader: str, stream: str, offered: int, admitted: int, grant: int = 0
     ) -> None:
         """A micro-batch is planned that decided about so many rows of a reader, and admits so many."""
         sources = self._sources.setdefault(query, {})
@@ -80,23 +96,48 @@ class SicLedger:
             sums = SlidingSums(2, self.stw_s, self.stw_s / slides)
             source = sources[reader] = _Source(stream, sums, now_s)
         source.sums.add(now_s, np.array([_OFFERED, _KEPT]), np.array([offered, admitted], np.float64))
-        source.last = float(offered), float(admitted)
+        source.recent.append(_Batch(grant, float(offered), float(admitted)))
+
+    def dropped(self, now_s: float, query: str, rows: Mapping[tuple[str, int], float]) -> float:
+        """Spark's watermark has dropped admitted rows of a micro-batch as late.
+
+        Args:
+            now_s: On the timer. In the window they are missing from now on.
+            query: Whose.
+            rows: By reader and number of its grant; of micro-batches that are long past they are not booked.
+
+        Returns:
+            By how much the SIC of that micro-batch alone falls.
+        """
+        sources, lost = self._sources.get(query, {}), 0.0
+        for (reader, grant), count in rows.items():
+            source = sources.get(reader)
+            batch = None if source is None else next((b for b in source.recent if b.grant == grant), None)
+            if source is None or batch is None or not batch.kept:
+                continue
+            gone = min(count, batch.kept)
+            batch.kept -= gone
+            source.sums.add(now_s, np.array([_KEPT]), np.array([-gone]))
+            lost += self.upstream(source.stream, now_s) * gone / batch.offered
+        return lost / max(1, len(sources))
 
     def gone(self, query: str, reader: str) -> None:
         """A reader has left."""
         self._sources.get(query, {}).pop(reader, None)
 
     def of(self, query: str, now_s: float) -> QuerySic:
-        """A query's SIC now. One that had no batch within a window keeps what it had."""
+        """A query's SIC now. One that had no batch within a window keeps what it had; one that has stopped
+        keeps all that was last known, so that a closing report says which of its streams were silent."""
         return self._of(query, now_s, set())
 
     def _of(self, query: str, now_s: float, above: set[str]) -> QuerySic:
         sources = self._sources.get(query, {})
         if not sources or query in above:  # a segment that is made of itself has no beginning
-            return QuerySic(self._values.get(query))
+            return self._known.get(query, QuerySic())
         kept, offered, heard, last, silent = 0.0, 0.0, 0, 0.0, []
         for source in sources.values():
             offered_rows, kept_rows = source.sums.sums(now_s).tolist()
+            kept_rows = max(0.0, kept_rows)  # rows may leave the window before the word that they were lost
             upstream = self._upstream(source.stream, now_s, above | {query})
             if offered_rows > 0:
                 heard += 1
@@ -104,12 +145,13 @@ class SicLedger:
                 kept += upstream * kept_rows / offered_rows
             else:
                 silent.append(source.stream)
-            last += upstream * (source.last[_KEPT] / source.last[_OFFERED] if source.last[_OFFERED] else 1.0)
+            last += upstream * (source.recent[-1].fraction if source.recent else 1.0)
         batch = last / len(sources)
         if heard:
             fraction = np.array([heard / len(sources)])
-            self._values[query] = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
-        return QuerySic(self._values.get(query), batch, tuple(silent))
+            value = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
+            self._known[query] = QuerySic(value, batch, tuple(silent))
+        return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 
     def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
         """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""

@@ -85,6 +85,7 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
         "name": query.name,
         "sic": sic.value,
         "sic_batch": sic.batch,
+        "dropped_by_watermark": query.dropped,
         "silent": [Path(stream).name for stream in sic.silent],
         **{key: sum(r[key] for r in each.values()) for key in ("offered", "admitted", "shed", "waiting")},
         "oldest_waiting_s": max(ages, default=None),

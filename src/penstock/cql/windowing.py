@@ -15,7 +15,7 @@ Mode = Literal["windows", "relation", "rows"]
 QUERY = "query"
 """The column with the name of the query of a family that a row is for."""
 SIC = "sic"
-"""The column with the part of a window's rows that was admitted, in the results of a pipeline."""
+"""The column with the part of its rows that was admitted, in the answers of a pipeline."""
 WINDOW_COLUMNS, CHANGE_COLUMNS = ("window_start", "window_end"), (INSTANT, SIGN)
 ADDED: dict[Mode, tuple[str, ...]] = {"windows": WINDOW_COLUMNS, "relation": CHANGE_COLUMNS, "rows": ()}
 """What stands beside the columns of an answer."""
@@ -115,7 +115,7 @@ def check_mode(query: Query, mode: Mode, family: bool = False) -> None:
         closing_windows(query.plan)
     elif mode == "rows":
         tuple_by_tuple(query.plan)
-    added = ADDED[mode] + ((QUERY,) if family else ()) + ((SIC,) if mode == "windows" else ())
+    added = (*ADDED[mode], *((QUERY,) if family else ()), SIC)
     for name in query.names:
         if name.lower() in added:
             rule = f"{', '.join(added)} stand beside the columns of an answer"

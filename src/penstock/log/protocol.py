@@ -34,7 +34,7 @@ RESERVED_COLUMNS = (*METADATA_COLUMNS, KEPT, DRAWN)
 ESTIMATE = ("_sic", "_weight", DRAWN)
 """What `penstock.estimate` needs of rows."""
 
-ORIGIN = (ARRIVAL, "_sic", "_weight")
+ORIGIN = (ARRIVAL, "_sic", "_weight", KEPT)
 """What rows of a shared segment keep of the rows they come from."""
 
 WRITER_BYTES = 40

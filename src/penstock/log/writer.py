@@ -40,7 +40,7 @@ class LogConfig:
         key_buckets: Buckets of the key's hash that headers count rows by.
         segment_rows: Most rows a segment holds: the unit that shedding can skip unread.
         file_bytes: Size at which a data file is closed and the next begun: the unit that trimming removes.
-        origin: Whether it is a shared segment: rows keep `_sic` and `_weight` of those they come from.
+        origin: Whether it is a shared segment: rows keep `_sic`, `_weight` and `_kept` of their origin.
     """
 
     partitions: int = 1

@@ -23,6 +23,7 @@ from penstock.control.client import PREFIX, ControlClient, ControlSilentError
 from penstock.control.observe import ClassPlant
 from penstock.control.rundir import check_new
 from penstock.errors import PenstockError
+from penstock.spark.dropped import Dropped, ProgressListener
 from penstock.spark.source import FORMAT_NAME, SourceOptions
 from penstock.spark.stages import StageListener
 
@@ -87,23 +88,35 @@ class Agent:
         """By run of a query that is governed, its tokens."""
         self._told = True
         """Whether the control plane knows what was changed since the start."""
-        self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
-        self._listener = StageListener(flow.spark, self._last_stage)
+        # Spark calls the two from threads of their own
+        self._line, self._other_line = (ControlClient(flow.address, TELL_TIMEOUT_S) for _ in range(2))
+        self._listeners = (
+            StageListener(flow.spark, self._last_stage),
+            ProgressListener(flow.spark, self._dropped),
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._listener.stop()
+        for listener in self._listeners:
+            listener.stop()
         self._thread.join(10)
         self._line.close()
+        self._other_line.close()
 
     def _last_stage(self, run: str, batch: int | None) -> None:
         """Tells that a batch has started its last stage; a control plane that is silent misses it."""
         if tokens := self._tokens.get(run):
             with suppress(PenstockError):
                 self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
+
+    def _dropped(self, batch: int, rows: Dropped) -> None:
+        """Tells what the watermark dropped of a batch."""
+        told = [[reader, grant, count] for (reader, grant), count in rows.items()]
+        with suppress(PenstockError):
+            self._other_line.request({"op": "dropped", "batch": batch, "rows": told})
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):

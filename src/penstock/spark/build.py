@@ -221,7 +221,7 @@ def _continuous(
     answers = answers_of(meant, config.queries[name].answers)
     # tuples that go into the log one by one are a segment, and keep where they come from
     estimates = config.queries[name].estimates
-    kept: tuple[str, ...] = ESTIMATE if estimates else (KEPT,) if answers == "windows" else ()
+    kept: tuple[str, ...] = ESTIMATE if estimates else (KEPT,)
     if answers == "rows" and isinstance(config.queries[name].sink, LogSink):
         kept = ORIGIN
 

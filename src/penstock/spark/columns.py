@@ -65,7 +65,8 @@ def with_metadata(
 ) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them.
 
-    Rows of a shared segment have stood for others before: their weights multiply, their SIC is theirs.
+    Rows of a shared segment have stood for others before: their weights multiply, and so do the parts that
+    were kept; their SIC is theirs.
 
     Args:
         piece: Which rows.
@@ -90,6 +91,8 @@ def with_metadata(
             column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
         elif name == KEPT:
             column = pa.array(np.full(count, kept))
+            if name in rows.schema.names:
+                column = pc.multiply(column, rows.column(name))
         elif name == DRAWN:
             column = pa.nulls(count, DRAWN_TYPE) if drawn is None else drawn(piece)
         else:

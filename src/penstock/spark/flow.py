@@ -166,12 +166,13 @@ class Flow:
             hot.writeStream.foreachBatch(flow.share("hot", hot)).option("checkpointLocation", ...).start()
             flow.read_stream("hot", cls="bulk")
 
-        Its rows keep the arrival, SIC and weight of those they come from: delays count from there. The class
-        of the result owns it, and no class above that may read it. The flow closes the sink when it stops.
+        Its rows keep arrival, SIC, weight and kept part of those they come from: delays count from there.
+        The class of the result owns it, and no class above that may read it. The flow closes the sink when
+        it stops.
 
         Args:
             name: The stream; it is created if it is not there.
-            result: What to share, with `_arrival`, `_sic` and `_weight`, from readers of one class.
+            result: What to share, with `_arrival`, `_sic`, `_weight` and `_kept`, from readers of one class.
             config: Of a stream that is created.
             fsync: When appends reach the disk, see `log_sink`.
         """

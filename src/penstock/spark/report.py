@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 ROWS = ("offered", "admitted", "shed", "waiting")
+ADDED_UP = (*ROWS, "batches", "dropped_by_watermark")
 
 
 def class_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every class's figures from `flow.status()` or `report.json`: rows, delays against the target, share."""
+    """Every class's figures from `flow.status()` or `report.json`: rows, SIC, delays against the target."""
     return {name: _class(cls) for name, cls in status["classes"].items()}
 
 
@@ -25,26 +26,46 @@ def _class(cls: Mapping[str, Any]) -> dict[str, Any]:
         "delay": dict(cls["delay"]),
         "result_delay": dict(cls["result_delay"]),
         "p95_to_target": None if p95_s is None else p95_s / target_s,
-        **{key: cls[key] for key in ("share", "headroom", "floor_s")},
+        **{key: cls[key] for key in ("share", "headroom", "floor_s", "sic", "jain")},
     }
 
 
 def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every query's figures, by the name that its user gave it; its readers added up."""
+    """Every query's figures, by the name that its user gave it; of several with one name rows are added up,
+    and the rest is that of the last."""
     found: dict[str, dict[str, Any]] = {}
     for cls, values in status["classes"].items():
         for query in values["queries"].values():
-            into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ROWS, 0), "batches": 0})
-            for key in (*ROWS, "batches"):
+            into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ADDED_UP, 0)})
+            for key in ADDED_UP:
                 into[key] += query[key]
-            into["fixed_s"], into["row_s"] = query["fixed_s"], query["row_s"]
+            into |= {key: query[key] for key in ("fixed_s", "row_s", "sic", "silent")}
     return found
+
+
+def query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What the queries' results stand on, a line a query; see `query_report`."""
+    table = _table("", ("class", "sic", "admitted", "shed", "too late", "silent"), "query")
+    table.columns[-1].no_wrap = False  # there may be many
+    table.caption = (
+        "sic: part of its sources' rows that a query's results of the last moments stand on; too late: rows "
+        "that Spark's watermark dropped; silent: streams that sent nothing"
+    )
+    for name, query in queries.items():
+        table.add_row(
+            escape(name),
+            query["class"],
+            _number(query.get("sic")),
+            *(f"{query.get(key, 0):,.0f}" for key in ("admitted", "shed", "dropped_by_watermark")),
+            escape(", ".join(query.get("silent", ()))) or "-",
+        )
+    return table
 
 
 def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """The closing report, a line a class; see `class_report`."""
     table = _table(
-        title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result", "share", "headroom")
+        title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result", "share", "headroom", "sic")
     )
     for name, cls in classes.items():
         delay = cls["delay"]
@@ -60,13 +81,14 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
             _number(cls["result_delay"]["p95_s"]),
             _number(cls["share"]),
             _number(cls["headroom"]),
+            _number(cls["sic"]),
         )
     return table
 
 
 def live_table(status: Mapping[str, Any], title: str) -> Table:
     """A line a class, from `flow.status()`; "p95 now" is of the rows since the last mark."""
-    table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share"))
+    table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share", "sic"))
     table.caption = escape("\n".join(f"{name}: {cls['reason']}" for name, cls in status["classes"].items()))
     for name, cls in status["classes"].items():
         target_s = cls["target_s"]
@@ -79,6 +101,7 @@ def live_table(status: Mapping[str, Any], title: str) -> Table:
             _against(cls["delay_since_mark"]["p95_s"], target_s),
             _against(cls["delay"]["p95_s"], target_s),
             _number(cls["share"]),
+            _number(cls["sic"]),
         )
     return table
 
@@ -95,13 +118,13 @@ def status_line(status: Mapping[str, Any], at_s: float) -> str:
     return f"{at_s:5.0f} s  {'; '.join(parts)}"
 
 
-def _table(title: str, columns: tuple[str, ...]) -> Table:
+def _table(title: str, columns: tuple[str, ...], first: str = "class") -> Table:
     table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = (
         "target, age of the oldest waiting row and delays in seconds; result: p95 until the answer is sent",
         "left",
     )
-    table.add_column("class", style="bold", no_wrap=True)
+    table.add_column(first, style="bold", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table

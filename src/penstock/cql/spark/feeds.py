@@ -13,6 +13,7 @@ from penstock.cql.plan import Filter, Map, Plan, Scan, UnionAll
 from penstock.cql.spark.members import Members, after_watermark
 from penstock.cql.spark.text import TIME
 from penstock.cql.windowing import QUERY
+from penstock.log.protocol import KEPT
 
 BEAT = "_beat"
 
@@ -56,7 +57,9 @@ def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = Tr
     if isinstance(leaf, Scan):
         return _scanned(leaf, feeds(leaf.stream), watermarked)
     if isinstance(leaf, UnionAll):
-        return members.unite(leaf, [leaf_rows(each, feeds, members) for each in leaf.inputs], TIME, ORDER)
+        sides = [leaf_rows(each, feeds, members) for each in leaf.inputs]
+        kept = [KEPT] if all(KEPT in rows.columns for rows in sides) else []
+        return members.unite(leaf, sides, TIME, ORDER, *kept)
     assert isinstance(leaf, Filter | Map)
     rows = leaf_rows(leaf.input, feeds, members, watermarked)
     if isinstance(leaf, Filter):

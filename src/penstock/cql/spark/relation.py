@@ -33,7 +33,10 @@ from penstock.cql.spark.carry import (
 )
 from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import Members
+from penstock.cql.spark.standing import Standing, longest_us
 from penstock.cql.spark.text import TIME
+from penstock.cql.windowing import SIC
+from penstock.log.protocol import KEPT
 
 STATE = "tables BINARY"
 BUCKETS = 8
@@ -44,6 +47,8 @@ Step = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.Data
 
 def changes_of(query: Query, feeds: Feeds, buckets: int = BUCKETS, ahead_us: int = 0) -> DataFrame:
     """A query's changes: its columns, `_t` (microseconds) and `_d` (+1 comes, -1 leaves).
+
+    Where the feeds say which part of their rows was admitted, `sic` stands behind them.
 
     Args:
         query: What to compute.
@@ -61,7 +66,8 @@ def changes_of(query: Query, feeds: Feeds, buckets: int = BUCKETS, ahead_us: int
     names = [
         F.col(column.name).alias(name) for column, name in zip(query.plan.columns, query.names, strict=True)
     ]
-    return changes.select(*names, INSTANT, SIGN)
+    sic = [F.col(KEPT).alias(SIC)] if KEPT in changes.columns else []
+    return changes.select(*names, INSTANT, SIGN, *sic)
 
 
 # -- without state ----------------------------------------------------------------------------------
@@ -82,7 +88,8 @@ def _known_at_once(plan: Plan, feeds: Feeds, ahead_us: int) -> DataFrame:
         made.append(f"struct({goes} AS t, -1L AS d)")
     each = rows.withColumn("_change", F.expr(f"explode(array({', '.join(made)}))"))
     columns = [F.col(column.name) for column in plan.columns]
-    return each.select(*columns, F.col("_change.t").alias(INSTANT), F.col("_change.d").alias(SIGN))
+    kept = [KEPT] if KEPT in rows.columns else []
+    return each.select(*columns, F.col("_change.t").alias(INSTANT), F.col("_change.d").alias(SIGN), *kept)
 
 
 # -- with state -------------------------------------------------------------------------------------
@@ -97,12 +104,15 @@ def _in_engine(plan: Plan, feeds: Feeds, buckets: int, ahead_us: int) -> DataFra
     for i, leaf in enumerate(leaves):
         by = None if spread is None else spread[i]
         parts.append(_to_carry(leaf_rows(leaf, feeds, Members()), i, leaf, every, width, by, buckets))
+    if not all(KEPT in part.columns for part in parts):
+        parts = [part.drop(KEPT) for part in parts]
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part)
     rows = rows.withColumn(INSTANT, F.expr(f"unix_micros({TIME}) - {ahead_us}L"))
+    schema = answer_schema(plan) + (f", {KEPT} DOUBLE" if KEPT in rows.columns else "")
     return rows.groupBy(BUCKET).applyInPandasWithState(
-        engine_step(plan, leaves, ahead_us), answer_schema(plan), STATE, "append", "EventTimeTimeout"
+        engine_step(plan, leaves, ahead_us, KEPT in rows.columns), schema, STATE, "append", "EventTimeTimeout"
     )
 
 
@@ -133,25 +143,43 @@ def _to_carry(
         ORDER,
         *nulls,
         *made,
+        *([KEPT] if KEPT in rows.columns else []),
     )
 
 
-def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int) -> Step:
-    """What Spark calls for each bucket that got rows, or for which something is due."""
+def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int, kept: bool = False) -> Step:
+    """What Spark calls for each bucket that got rows, or for which something is due.
+
+    Args:
+        plan: What to compute.
+        leaves: What is fed.
+        ahead_us: How far the streams' times are ahead of instants.
+        kept: Whether rows come with the part of their like that was admitted, and changes have it, too.
+    """
+    length_us = longest_us(plan)
 
     def step(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         # PySpark puts the frames of several buckets together, of which some may have NULLs alone
         warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
-        engine = Engine(plan, leaves)
+        engine, standing = Engine(plan, leaves), Standing(len(leaves), length_us)
         if state.exists:
-            engine.load(list(unpacked(state.get[0])))
+            tables = list(unpacked(state.get[0]))
+            engine.load(tables)
+            standing.load(tables)
         # rows at the watermark or before it are late, and Spark drops them: all that are not have come
         until = state.getCurrentWatermarkMs() * 1000 + 1 - ahead_us
+        frames = list(frames)
         changed = engine.step(received(frames, leaves), until)
-        state.update((packed(engine.save()),))
+        given = sent(changed)
+        if kept:
+            for frame in frames:
+                standing.add(*(frame[name].to_numpy() for name in (LEAF, INSTANT, KEPT)))
+            given[KEPT] = standing.sic(changed.at)
+            standing.forget(until)
+        state.update((packed([*engine.save(), *([standing.save()] if kept else [])]),))
         if (due := engine.due()) is not None:
             state.setTimeoutTimestamp(max(1, -(-(due + ahead_us) // 1000) - 1))
-        if len(changed):
-            yield sent(changed)
+        if len(given):
+            yield given
 
     return step

@@ -10,11 +10,12 @@ from penstock.cql.plan import Query
 from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import Members
 from penstock.cql.spark.text import TIME
-from penstock.cql.windowing import tuple_by_tuple
+from penstock.cql.windowing import SIC, tuple_by_tuple
+from penstock.log.protocol import KEPT
 
 
 def rows_of(query: Query, feeds: Feeds) -> DataFrame:
-    """A query's tuples under its names, with what their feed says to keep.
+    """A query's tuples under its names, with what their feed says to keep; `_kept` alone is called `sic`.
 
     Raises:
         CqlError: It does more than to drop and change tuples one by one.
@@ -22,5 +23,5 @@ def rows_of(query: Query, feeds: Feeds) -> DataFrame:
     plan = tuple_by_tuple(query.plan)
     rows = leaf_rows(plan, feeds, Members(), watermarked=False)
     columns = [F.col(c.name).alias(name) for c, name in zip(plan.columns, query.names, strict=True)]
-    kept = rows.columns[len(columns) :]
-    return rows.select(*columns, *(name for name in kept if name not in (TIME, ORDER)))
+    kept = [name for name in rows.columns[len(columns) :] if name not in (TIME, ORDER)]
+    return rows.select(*columns, *([F.col(KEPT).alias(SIC)] if kept == [KEPT] else kept))
