@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import SCALE, Plan, kept_buckets, kept_rows, opened
+from penstock.grants.values import kept_by_value
 from penstock.log.protocol import HeaderArrays, ReadableStream, Segment
 
 Counts = npt.NDArray[np.int64]
@@ -114,6 +115,8 @@ def _count_kept(
 ) -> Counts:
     if plan.unit == "key":
         return _count_by_key(log, plan, p, headers, firsts, ends)
+    if plan.looks_into_rows:
+        return _count_by_value(log, plan, p, firsts, ends)
     if plan.row_keep == SCALE or firsts.size == 0:
         return ends - firsts
     # one pass over the opened rows: a call for each of hundreds of segments would cost more than the hash
@@ -135,6 +138,16 @@ def _count_by_key(
     for i in np.flatnonzero(~whole):
         (segment,) = log.headers(p, int(firsts[i]), int(firsts[i]) + 1)
         counts[i] = int(_key_mask(log, plan, segment, int(firsts[i]), int(ends[i])).sum())
+    return counts
+
+
+def _count_by_value(log: ReadableLog, plan: Plan, p: int, firsts: Counts, ends: Counts) -> Counts:
+    """No header knows the values: the opened segments are read."""
+    counts = np.zeros(firsts.size, np.int64)
+    for i, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
+        (segment,) = log.headers(p, first, first + 1)
+        rows = log.read(segment).slice(first - segment.first_position, end - first)
+        counts[i] = int(kept_by_value(plan, rows, p, first).sum())
     return counts
 
 
@@ -237,6 +250,9 @@ def kept_mask(
     """Which rows of [first, end), inside an opened segment, are kept; `None` for all of them."""
     if plan.unit == "key":
         return _key_mask(log, plan, segment, first, end, rows)
+    if plan.looks_into_rows:
+        inside = rows.slice(first - segment.first_position, end - first)
+        return kept_by_value(plan, inside, segment.partition, first)
     return None if plan.row_keep == SCALE else kept_rows(plan, segment.partition, first, end)
 
 
