@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.class_shedders import SemanticSettings, Settings, WindowSettings
 from penstock.config import ClassConfig
 from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.observe import ClassPlant
 from penstock.errors import InvalidInputError
-from penstock.log.protocol import StreamLog
+from penstock.grants.values import check_window_column
+from penstock.log.protocol import ARRIVAL, StreamLog
 from penstock.policies.shedding.base import Shedder
 
 
@@ -20,6 +22,8 @@ class RunRecorder(Recorder, Protocol):
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
 
     def record_sic(self, line: Mapping[str, object]) -> None: ...
+
+    def record_shedding(self, line: Mapping[str, object]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -35,6 +39,8 @@ class GovernedClass:
     """How often a manager decides that does not give grants."""
     shedder: Shedder | None = None
     """What is shed over all its queries; `None` for a sample of each query's rows."""
+    settings: Settings = None
+    """The shedder's."""
 
 
 def govern(
@@ -51,7 +57,8 @@ def govern(
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
-    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, config.build_shedder())
+    shedder, settings = config.build_shedder(), config.shedder_config()
+    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, shedder, settings)
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
@@ -59,9 +66,29 @@ def first_scale(config: ClassConfig, claim: float) -> float:
     return 1.0 if "headroom" in config.settings else claim
 
 
-def check_key(config: ClassConfig, log: StreamLog) -> None:
+def check_stream(config: ClassConfig, log: StreamLog) -> None:
     """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
     if config.sheds_by_key and log.key_column is None:
         raise InvalidInputError(
             "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
         )
+    settings = config.shedder_config()
+    if isinstance(settings, SemanticSettings):
+        check_number(settings, log)
+    if isinstance(settings, WindowSettings):
+        check_window_column(log.user_schema, window_column(settings, log), log.name)
+
+
+def check_number(settings: SemanticSettings, log: StreamLog) -> None:
+    """Refuses a stream whose rows cannot be weighed."""
+    from penstock.cql.scalar import compile_number, quoted
+
+    if settings.key is not None:
+        compile_number(quoted(settings.key), log.user_schema, log.name)
+    compile_number(settings.worth, log.user_schema, log.name)
+
+
+def window_column(settings: WindowSettings, log: StreamLog) -> str:
+    """The column with a row's time: the one that was named, else the stream's own, else its arrival."""
+    declared: str | None = getattr(log, "event_time", None)
+    return settings.column or declared or ARRIVAL

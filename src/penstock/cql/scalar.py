@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from penstock.cql.catalog import Catalog
 from penstock.cql.dialect import parse_scalar
 from penstock.cql.engine.vector import column_of
 from penstock.cql.errors import CqlError
+from penstock.cql.expressions import columns_of
 from penstock.cql.types import is_numeric
 from penstock.errors import InvalidInputError
 
@@ -37,9 +39,27 @@ def check_syntax(text: str) -> None:
     _parse(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An expression that gives a number.
+
+    Attributes:
+        node: Bound to the columns of a schema.
+        columns: Those that it needs, in the schema's order.
+    """
+
+    node: exp.Expr
+    columns: tuple[str, ...]
+
+    def of(self, rows: pa.RecordBatch) -> Numbers:
+        """The number of each row; NaN where it is NULL."""
+        found: Numbers = pc.fill_null(column_of(self.node, rows, "DOUBLE"), np.nan).to_numpy()
+        return found
+
+
 @functools.lru_cache(maxsize=256)
-def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Callable[[pa.RecordBatch], Numbers]:
-    """What computes an expression for rows of a schema; NaN where it is NULL.
+def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Number:
+    """Binds an expression to the columns of a schema.
 
     Args:
         text: The expression, in CQL.
@@ -62,19 +82,17 @@ def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Callable[[
             "for example CASE WHEN urgent THEN 1 ELSE 0 END",
         )
 
-    def compute(rows: pa.RecordBatch) -> Numbers:
-        found: Numbers = pc.fill_null(column_of(node, rows, "DOUBLE"), np.nan).to_numpy()
-        return found
-
+    named = columns_of(node)
+    made = Number(node, tuple(name for name in schema.names if name in named))
     try:
-        compute(pa.RecordBatch.from_pylist([], schema=schema))
+        made.of(pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, AttributeError, KeyError, TypeError) as error:
         raise InvalidInputError(
             "an expression that rows are weighed by can be computed in columns",
             f"{text!r}: {error}",
             "compute it in the stream's source",
         ) from None
-    return compute
+    return made
 
 
 def type_name(kind: pa.DataType) -> str:

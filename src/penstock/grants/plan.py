@@ -159,7 +159,11 @@ def kept_rows(plan: Plan, partition: int, first: int, end: int) -> npt.NDArray[n
     """Which rows of [first, end), inside an opened segment, coins keep. Not for unit `key`."""
     if plan.row_keep == SCALE:
         return np.ones(end - first, np.bool_)
-    positions = np.arange(first, end, dtype=np.int64)
+    return kept_positions(plan, partition, np.arange(first, end, dtype=np.int64))
+
+
+def kept_positions(plan: Plan, partition: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows coins keep, by their positions."""
     return _toss(plan.seed, 2 * partition, positions) < np.uint64(plan.row_keep)
 
 

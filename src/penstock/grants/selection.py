@@ -143,12 +143,19 @@ def _count_by_key(
 
 def _count_by_value(log: ReadableLog, plan: Plan, p: int, firsts: Counts, ends: Counts) -> Counts:
     """No header knows the values: the opened segments are read."""
-    counts = np.zeros(firsts.size, np.int64)
-    for i, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
-        (segment,) = log.headers(p, first, first + 1)
-        rows = log.read(segment).slice(first - segment.first_position, end - first)
-        counts[i] = int(kept_by_value(plan, rows, p, first).sum())
-    return counts
+    if firsts.size == 0:
+        return firsts
+    wanted = dict(zip(firsts.tolist(), ends.tolist(), strict=True))
+    batches = []
+    for segment in log.headers(p, int(firsts[0]), int(ends[-1])):
+        first = max(segment.first_position, int(firsts[0]))
+        if first in wanted:
+            rows = log.read(segment)
+            batches.append(rows.slice(first - segment.first_position, wanted[first] - first))
+    positions = np.concatenate([np.arange(first, end) for first, end in wanted.items()])
+    kept = np.cumsum(kept_by_value(plan, batches, p, positions))
+    upto = kept[np.cumsum(ends - firsts) - 1]
+    return np.diff(upto, prepend=0)
 
 
 def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:
@@ -252,7 +259,7 @@ def kept_mask(
         return _key_mask(log, plan, segment, first, end, rows)
     if plan.looks_into_rows:
         inside = rows.slice(first - segment.first_position, end - first)
-        return kept_by_value(plan, inside, segment.partition, first)
+        return kept_by_value(plan, [inside], segment.partition, np.arange(first, end))
     return None if plan.row_keep == SCALE else kept_rows(plan, segment.partition, first, end)
 
 

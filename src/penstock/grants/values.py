@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidInputError
-from penstock.grants.plan import SCALE, Plan, kept_rows
+from penstock.grants.plan import SCALE, Plan, kept_positions
 from penstock.log.protocol import ARRIVAL
 
 Values = npt.NDArray[np.float64]
@@ -20,41 +22,54 @@ NO_WINDOW = int(np.iinfo(np.int64).min)
 """The window of rows without a time: they are kept or shed together."""
 
 
-def utilities(rows: pa.RecordBatch, text: str) -> Values:
-    """What each row is worth by an expression in CQL; always a finite number."""
+def utilities(batches: Sequence[pa.RecordBatch], text: str) -> Values:
+    """What each row is worth by an expression in CQL; always a finite number.
+
+    Many batches of few rows are computed at once.
+    """
     from penstock.cql.scalar import compile_number  # sqlglot takes a while to import; most plans need none
 
-    found = compile_number(text, rows.schema)(rows)
+    if not batches:
+        return np.empty(0)
+    number = compile_number(text, batches[0].schema)
+    found = number.of(_joined(batches, number.columns or (ARRIVAL,)))
     return np.nan_to_num(found, nan=WORTHLESS, posinf=-WORTHLESS, neginf=WORTHLESS)
 
 
-def window_numbers(rows: pa.RecordBatch, column: str, size_us: int) -> Numbers:
+def window_numbers(batches: Sequence[pa.RecordBatch], column: str, size_us: int) -> Numbers:
     """The window of each row, aligned at the epoch: time / size, rounded down."""
-    kind = rows.schema.field(column).type
-    times = rows.column(column)
+    if not batches:
+        return np.empty(0, np.int64)
+    times = _joined(batches, (column,)).column(column)
     if column != ARRIVAL:
-        times = times.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        times = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
     filled: Numbers = times.fill_null(NO_WINDOW).to_numpy(zero_copy_only=False)
     return np.where(filled == NO_WINDOW, NO_WINDOW, filled // size_us)
 
 
-def kept_by_value(plan: Plan, rows: pa.RecordBatch, partition: int, first: int) -> npt.NDArray[np.bool_]:
-    """Which of some rows in a row are kept by a plan that looks into them.
+def _joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.RecordBatch:
+    """Some columns of rows that lie in several batches."""
+    chosen = [rows.select(list(columns)) for rows in batches]
+    return chosen[0] if len(chosen) == 1 else pa.concat_batches(chosen)
+
+
+def kept_by_value(
+    plan: Plan, batches: Sequence[pa.RecordBatch], partition: int, positions: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Which rows are kept by a plan that looks into them.
 
     Args:
         plan: Of unit `utility` or `window`.
-        rows: As the log has them.
+        batches: The rows as the log has them.
         partition: Theirs.
-        first: The first one's position.
+        positions: Theirs.
     """
     if plan.unit == "window":
-        numbers = window_numbers(rows, plan.by, plan.size_us)
-        return np.isin(numbers, np.array(plan.windows, np.int64))
-    worth = utilities(rows, plan.by)
+        return np.isin(window_numbers(batches, plan.by, plan.size_us), np.array(plan.windows, np.int64))
+    worth = utilities(batches, plan.by)
     kept: npt.NDArray[np.bool_] = worth > plan.least
-    at = np.flatnonzero(worth == plan.least) if plan.row_keep else np.empty(0, np.int64)
-    if at.size:
-        kept[at] = kept_rows(plan, partition, first, first + rows.num_rows)[at]
+    at = np.flatnonzero(worth == plan.least)
+    kept[at] = kept_positions(plan, partition, positions[at])
     return kept
 
 

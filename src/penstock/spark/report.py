@@ -37,7 +37,8 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ROWS, 0), "batches": 0})
             for key in (*ROWS, "batches"):
                 into[key] += query[key]
-            into["fixed_s"], into["row_s"] = query["fixed_s"], query["row_s"]
+            for key in ("fixed_s", "row_s", "shed_reason"):
+                into[key] = query[key]
     return found
 
 
