@@ -333,7 +333,7 @@ def test_observations_of_other_columns_are_refused(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.ipc.new_stream(str(tmp_path / "run" / "observations.arrows"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(InvalidInputError, match=r"has the columns of format 3; got \['x'\]"):
+    with pytest.raises(InvalidInputError, match=r"has the columns of format 4; got \['x'\]"):
         read_run(tmp_path / "run")
 
 

@@ -107,16 +107,11 @@ def replay(
 def shed_summary(run: RecordedRun) -> list[dict[str, Any]]:
     """By query, what the shedder of its class decided: how often, how much of what was not late it kept, and
     why it last did."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
     for line in run.shedding:
-        key = line["cls"], line["query"], line["shedder"]
-        first = {
-            **dict(zip(("cls", "query", "shedder"), key, strict=True)),
-            "decisions": 0,
-            "kept": 0,
-            "shed": 0,
-        }
-        into = found.setdefault(key, first)
+        names = {name: line[name] for name in ("cls", "query", "shedder")}
+        counts = {"decisions": 0, "kept": 0, "shed": 0}
+        into = found.setdefault(tuple(names.values()), {**names, **counts})
         into["decisions"] += 1
         into["kept"] += line["kept_rows"]
         into["shed"] += sum(line["shed_rows"].values())

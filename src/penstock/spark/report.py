@@ -38,7 +38,7 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             for key in (*ROWS, "batches"):
                 into[key] += query[key]
             for key in ("fixed_s", "row_s", "shed_reason"):
-                into[key] = query[key]
+                into[key] = query.get(key)
     return found
 
 
