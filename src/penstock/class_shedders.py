@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
+import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.values import check_window_column
+from penstock.log.protocol import ARRIVAL
 from penstock.policies.shedding import SHEDDERS, Shedder
 from penstock.policies.shedding.semantic import SemanticConfig
 from penstock.policies.shedding.window import WindowConfig
@@ -94,6 +97,10 @@ class WindowSettings(Part):
     def build(self) -> Shedder:
         return WindowConfig().build()
 
+    def column_of(self, event_time: str | None) -> str:
+        """The column with a row's time: the one that is named, else the stream's own, else its arrival."""
+        return self.column or event_time or ARRIVAL
+
     @property
     def size_us(self) -> int:
         return round(self.size_s * 1e6)
@@ -119,3 +126,22 @@ def shedder_settings(name: str, settings: Mapping[str, Any]) -> Settings:
         return TypeAdapter(SHEDDERS[name]).validate_python(dict(settings))
     except ValidationError as error:
         raise as_invalid_input(error, name, default_hint="see docs/shedding.md") from None
+
+
+def check_columns(settings: Settings, schema: pa.Schema, stream: str, event_time: str | None) -> None:
+    """Refuses a stream that lacks the columns which a shedder looks into, or has other types there.
+
+    Args:
+        settings: The shedder's.
+        schema: The stream's columns.
+        stream: Its name.
+        event_time: The column that it declares, if any.
+    """
+    if isinstance(settings, SemanticSettings):
+        from penstock.cql.scalar import compile_number, quoted
+
+        if settings.key is not None:
+            compile_number(quoted(settings.key), schema, stream)
+        compile_number(settings.worth, schema, stream)
+    if isinstance(settings, WindowSettings):
+        check_window_column(schema, settings.column_of(event_time), stream)

@@ -19,7 +19,7 @@ PURE_WINDOWS = 1 << 40
 """The shedder takes numbers below this: it numbers the windows of several queries one after the other."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Begun:
     """What earlier grants of a query decided about windows.
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.class_shedders import SemanticSettings, Settings, WindowSettings
+from penstock.class_shedders import Settings, check_columns
 from penstock.config import ClassConfig
 from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.observe import ClassPlant
 from penstock.errors import InvalidInputError
-from penstock.grants.values import check_window_column
-from penstock.log.protocol import ARRIVAL, StreamLog
+from penstock.log.protocol import StreamLog
 from penstock.policies.shedding.base import Shedder
 
 
@@ -72,23 +71,10 @@ def check_stream(config: ClassConfig, log: StreamLog) -> None:
         raise InvalidInputError(
             "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
         )
-    settings = config.shedder_config()
-    if isinstance(settings, SemanticSettings):
-        check_number(settings, log)
-    if isinstance(settings, WindowSettings):
-        check_window_column(log.user_schema, window_column(settings, log), log.name)
+    check_columns(config.shedder_config(), log.user_schema, log.name, event_time(log))
 
 
-def check_number(settings: SemanticSettings, log: StreamLog) -> None:
-    """Refuses a stream whose rows cannot be weighed."""
-    from penstock.cql.scalar import compile_number, quoted
-
-    if settings.key is not None:
-        compile_number(quoted(settings.key), log.user_schema, log.name)
-    compile_number(settings.worth, log.user_schema, log.name)
-
-
-def window_column(settings: WindowSettings, log: StreamLog) -> str:
-    """The column with a row's time: the one that was named, else the stream's own, else its arrival."""
+def event_time(log: StreamLog) -> str | None:
+    """The event-time column that a stream in the log declares, as a paced one does."""
     declared: str | None = getattr(log, "event_time", None)
-    return settings.column or declared or ARRIVAL
+    return declared

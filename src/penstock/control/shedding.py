@@ -18,7 +18,7 @@ from penstock.class_shedders import SemanticSettings, WindowSettings
 from penstock.control.backlog import Cut, cut
 from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest
 from penstock.control.by_worth import grouped, levels, sampled, spread
-from penstock.control.classes import GovernedClass, window_column
+from penstock.control.classes import GovernedClass, event_time
 from penstock.control.demand import SLACK_FRACTION
 from penstock.control.members import Query
 from penstock.control.room import Room, Rooms
@@ -164,7 +164,7 @@ class ClassShedding:
         plans = [reader.offset.plan for reader in query.readers.values()]
         if room.is_enough and not any(plan.unit == "window" for plan in plans):
             return None
-        columns = {r.id: window_column(settings, r.log) for r in query.readers.values()}
+        columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
         looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
         before = begun(plans, settings.size_us, self._whole_upto(query, looks))
         values = self._look(query, mine, decided, looks)
