@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.by_window import Begun, begun, fates, highest
+from penstock.control.by_window import Begun, begun, fates, highest, kept_windows
 from penstock.control.by_worth import LEVELS, grouped, levels, spread
 from penstock.control.changing import change_class
 from penstock.errors import InvalidInputError
@@ -91,7 +91,7 @@ def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Any) ->
 
 def test_values_are_remembered_only_while_their_rows_wait(virtual: Any) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", seconds=40.0, utility="value")
-    known = cluster.governor._shedding._values.rows
+    known = cluster.governor._shedding.values["gold"].rows
     latest = max(b.offset.end[0] - b.offset.start[0] for query in queries for b in query.batches[-2:])
     assert 0 < known <= 4 * latest
 
@@ -176,6 +176,19 @@ def test_windows_are_kept_whole_over_all_batches(virtual: Any, times: float) -> 
         assert len([n for n in ended if not kept[n]]) > 0.2 * len(ended)
 
 
+def test_both_streams_of_a_query_keep_the_same_windows(virtual: Any) -> None:
+    settings = {"size": "400ms"}
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "window", "shedder_settings": settings}})
+    streams = {slot: virtual.stream(cluster, rate, 60.0) for slot, rate in (("a", 9_000.0), ("b", 4_000.0))}
+    query = cluster.add("join", "gold", streams, virtual.machine(row_s=ROW_S))
+    cluster.run(30.0)
+    check_books(cluster, [query])
+    plans = {reader: offset.plan for reader, offset in query.offsets.items()}
+    assert {plan.unit for plan in plans.values()} == {"window"}
+    assert len({plan.windows for plan in plans.values()}) == 1
+    assert plans["join-a"].chosen != plans["join-b"].chosen
+
+
 def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
     before = begun([Plan("window", size_us=10, windows=(3, 5), decided=6)], 10, None)
     found = fates(np.array([5, 6, 6, 7, 8]), np.array([8]), before)
@@ -185,6 +198,13 @@ def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
     assert found.fresh.tolist() == [False, False, True, False]
     assert highest(found.number, before) == 8
     assert highest(np.array([NO_WINDOW]), before) == 6
+
+
+def test_a_kept_window_is_remembered_for_rows_that_come_out_of_order() -> None:
+    before = begun([Plan("window", size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
+    found = fates(np.array([99, 101, 102]), np.array([99]), before)
+    kept = kept_windows(found, np.array([False, True, False]), before)
+    assert kept == (95, 101), "3 is long ago, 99 is broken"
 
 
 def test_windows_that_began_while_everything_was_kept_go_on() -> None:

@@ -18,6 +18,9 @@ from penstock.policies.quality.sic import BoolArray, IntArray
 PURE_WINDOWS = 1 << 40
 """The shedder takes numbers below this: it numbers the windows of several queries one after the other."""
 
+REMEMBERED = 32
+"""So many windows back a plan still names those that were kept before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -82,6 +85,19 @@ def fates(waiting: IntArray, late: IntArray, before: Begun) -> Fates:
     if before.decided is not None:
         broken |= (number <= before.decided) & ~kept & (number != NO_WINDOW)
     return Fates(number, kept & ~broken, broken)
+
+
+def kept_windows(found: Fates, kept: BoolArray, before: Begun) -> tuple[int, ...]:
+    """Numbers for the plan: those that are kept, and recent ones that were, whose rows may come out of order.
+
+    Args:
+        found: The waiting windows.
+        kept: Which of them are kept.
+        before: What was decided.
+    """
+    since = highest(found.number, before) - REMEMBERED
+    recent = {number for number in before.kept if number > since} - set(found.number.tolist())
+    return tuple(sorted({*found.number[kept].tolist(), *recent}))
 
 
 def highest(number: IntArray, before: Begun) -> int:

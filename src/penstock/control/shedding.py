@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.class_shedders import SemanticSettings, WindowSettings
 from penstock.control.backlog import Cut, cut
-from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest
+from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest, kept_windows
 from penstock.control.by_worth import grouped, levels, sampled, spread
 from penstock.control.classes import GovernedClass, event_time
 from penstock.control.demand import SLACK_FRACTION
@@ -63,7 +63,9 @@ class ClassShedding:
     """
 
     def __init__(self, ledger: SicLedger, clock: Callable[[], float], timer: Callable[[], float]) -> None:
-        self._clock, self._rooms, self._values = clock, Rooms(ledger, clock, timer), RowValues()
+        self._clock, self._rooms = clock, Rooms(ledger, clock, timer)
+        self.values: dict[str, RowValues] = {}
+        """By class, what was looked up in its waiting rows."""
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
@@ -103,13 +105,14 @@ class ClassShedding:
             decided = cut(waiting, Grant(self._clock(), -math.inf, 1.0), math.inf)
         mine = inside(waiting.stretches, decided)
         room = self._rooms.of(governed, query, others, mine, turn)
-        self._values.forget(r for q in room.queries for r in q.readers.values())
+        values = self.values.setdefault(governed.name, RowValues())
+        values.forget(reader for q in room.queries for reader in q.readers.values())
         if isinstance(governed.settings, WindowSettings):
-            chosen = self._by_window(shedder, governed.settings, decided, mine, room)
+            chosen = self._by_window(shedder, governed.settings, decided, mine, room, values)
         elif room.is_enough:
             chosen = None
         elif isinstance(governed.settings, SemanticSettings):
-            chosen = self._by_worth(shedder, governed.settings, decided, mine, room)
+            chosen = self._by_worth(shedder, governed.settings, decided, mine, room, values)
         else:
             chosen = self._by_segment(shedder, decided, mine, room)
         return chosen if chosen is not None and chosen.rows <= most_rows else None
@@ -128,10 +131,11 @@ class ClassShedding:
         decided: Cut,
         mine: Sequence[Inside],
         room: Room,
+        known: RowValues,
     ) -> Chosen:
         """Of this query's rows the best, as many as the shedder keeps of them by levels of utility."""
         query, *others = room.queries
-        values = self._look(query, mine, decided, Look(settings.worth))
+        values = _look(known, query, mine, decided, Look(settings.worth))
         worth = np.concatenate([np.empty(0), *values])
         self._seen[query.key] = sampled(worth)
         samples = [self._seen.get(other.key, self._seen[query.key]) for other in others]
@@ -158,6 +162,7 @@ class ClassShedding:
         decided: Cut,
         mine: Sequence[Inside],
         room: Room,
+        known: RowValues,
     ) -> Chosen | None:
         """Whole windows, out of the query's own part of the capacity; those that have begun first."""
         query = room.queries[0]
@@ -166,9 +171,9 @@ class ClassShedding:
             return None
         columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
         looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
-        before = begun(plans, settings.size_us, self._whole_upto(query, looks))
-        values = self._look(query, mine, decided, looks)
-        late = self._look(query, late_part([stretch for stretch, _, _ in mine], decided), None, looks)
+        before = begun(plans, settings.size_us, _whole_upto(known, query, looks))
+        values = _look(known, query, mine, decided, looks)
+        late = _look(known, query, late_part([stretch for stretch, _, _ in mine], decided), None, looks)
         numbers = _joined(values)
         found = fates(numbers, np.unique(_joined(late)), before)
         if room.is_enough and not found.broken.any():
@@ -193,7 +198,7 @@ class ClassShedding:
         rows, shed = int(of_row.sum()), _shed(mine, of_row)
         if rows == numbers.size:
             return Chosen(decided, dict.fromkeys(columns, KEEP_ALL), rows, shed, seen, decision)
-        windows = tuple(found.number[kept].tolist())
+        windows = kept_windows(found, kept, before)
         with_kept = np.unique(counted.segment[kept[counted.level]])
         chosen = {
             reader: Plan(
@@ -208,31 +213,33 @@ class ClassShedding:
         }
         return Chosen(decided, chosen, rows, shed, seen, decision)
 
-    def _whole_upto(self, query: Query, looks: Mapping[str, Look]) -> int | None:
-        """The window of the last row that was kept with all others, where all were."""
-        found = [
-            self._values.at(reader.log, p, end - 1, looks[reader.id])
-            for reader in query.readers.values()
-            for p, end in reader.positions.items()
-            if reader.offset.plan.keeps_all and reader.offset.grant and end > reader.log.start(p)
-        ]
-        return max(found, default=None)
 
-    def _look(
-        self,
-        query: Query,
-        parts: Sequence[Inside],
-        decided: Cut | None,
-        look: Look | Mapping[str, Look],
-    ) -> list[Values | IntArray]:
-        """Values of rows, an array a segment; without a cut from the first waiting row on."""
-        found: list[Values | IntArray] = []
-        for part in parts:
-            stretch = part[0]
-            first = 0 if decided is None else decided.late[stretch.reader][stretch.partition]
-            what = look if isinstance(look, Look) else look[stretch.reader]
-            found += self._values.of(query.readers[stretch.reader].log, part, what, first)
-        return found
+def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
+    """The window of the last row that was kept with all others, where all were."""
+    found = [
+        known.at(reader.log, p, end - 1, looks[reader.id])
+        for reader in query.readers.values()
+        for p, end in reader.positions.items()
+        if reader.offset.plan.keeps_all and reader.offset.grant and end > reader.log.start(p)
+    ]
+    return max(found, default=None)
+
+
+def _look(
+    known: RowValues,
+    query: Query,
+    parts: Sequence[Inside],
+    decided: Cut | None,
+    look: Look | Mapping[str, Look],
+) -> list[Values | IntArray]:
+    """Values of rows, an array a segment; without a cut from the first waiting row on."""
+    found: list[Values | IntArray] = []
+    for part in parts:
+        stretch = part[0]
+        first = 0 if decided is None else decided.late[stretch.reader][stretch.partition]
+        what = look if isinstance(look, Look) else look[stretch.reader]
+        found += known.of(query.readers[stretch.reader].log, part, what, first)
+    return found
 
 
 def _carried_out(
