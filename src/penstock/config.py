@@ -26,12 +26,13 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.class_shedders import CLASS_SHEDDERS, Settings, WindowSettings, shedder_settings
 from penstock.errors import InvalidInputError
 from penstock.model import LOAD_MANAGER_NAMES, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.policies.quality.sic import STW_S
 from penstock.policies.scheduling import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
-from penstock.policies.shedding import Shedder, shedder_config
+from penstock.policies.shedding import Shedder
 from penstock.validation import (
     Part,
     Seconds,
@@ -44,9 +45,6 @@ from penstock.validation import (
 )
 
 Sampling = Literal["auto", "row", "segment", "key"]
-
-CLASS_SHEDDERS = ("balance-sic", "random", "oldest", "cohort")
-"""Those that choose among what waits for all queries of a class by headers alone."""
 
 HINT = "see docs/ and examples/pipelines"
 
@@ -117,6 +115,7 @@ class ClassConfig(Part):
         None,
         description="what is shed over all its queries, e.g. balance-sic; none: a sample",
     )
+    shedder_settings: dict[str, Any] = Field({}, description="the shedder's, e.g. {utility: amount * 2}")
     shed_lane: bool = Field(False, description="true keeps what is shed for a backfill")
     poison_after: int | None = Field(
         None, ge=1, description="set a grant aside after so many failures, e.g. 3"
@@ -148,7 +147,23 @@ class ClassConfig(Part):
     def _buildable(self) -> ClassConfig:
         with placing("settings"):
             self.manager_config()
+        self._check_shedder()
         return self
+
+    def _check_shedder(self) -> None:
+        if self.shedder is None and self.shedder_settings:
+            raise refused(
+                "is a key beside shedder alone", self.shedder_settings, "name one", "shedder_settings"
+            )
+        with placing("shedder_settings"):
+            settings = self.shedder_config()
+        if isinstance(settings, WindowSettings) and settings.size_s > self.target_s:
+            raise refused(
+                "must be at most the target: a longer window never waits whole",
+                f"{settings.size_s:g}s for a target of {self.target_s:g}s",
+                "give the class a longer target, or another shedder",
+                *("shedder_settings", "size"),
+            )
 
     def query_class(self, name: str) -> QueryClass:
         """The class as the control plane knows it."""
@@ -165,9 +180,15 @@ class ClassConfig(Part):
         """The load manager's configuration."""
         return typed_manager_config(self.manager, self.settings, self.manager)
 
+    def shedder_config(self) -> Settings | None:
+        """The settings of the class's shedder, if it has one."""
+        return None if self.shedder is None else shedder_settings(self.shedder, self.shedder_settings)
+
     def build_shedder(self) -> Shedder | None:
         """The class's shedder, if it has one."""
-        return None if self.shedder is None else shedder_config(self.shedder).build()
+        settings = self.shedder_config()
+        shedder: Shedder | None = None if settings is None else settings.build()
+        return shedder
 
     @property
     def sheds_by_key(self) -> bool:
@@ -175,11 +196,13 @@ class ClassConfig(Part):
         return self.sampling == "key" or self.shedder == "cohort"
 
     def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
-        """The class with some keys changed while it runs; another manager starts from its own defaults."""
+        """The class with some keys changed while it runs; another manager or shedder has its own defaults."""
         alias = {name: field.alias or name for name, field in type(self).model_fields.items()}
         new = {alias.get(key, key): value for key, value in changes.items()}
         if new.get("manager", self.manager) != self.manager:
             new = {"settings": {}, **new}
+        if new.get("shedder", self.shedder) != self.shedder:
+            new = {"shedder_settings": {}, **new}
         return checked(type(self), {**self.model_dump(by_alias=True), **new}, where, hint=HINT)
 
     def build_manager(self) -> Manager[Any, Any]:

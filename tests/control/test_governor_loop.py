@@ -558,3 +558,14 @@ def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Any
         late = sum(batch.books.late for batch in behind.batches)
         # as many as that were late when each query took its turns as if rows were new to it: 5 %, and 70 %
         assert late <= (0.0 if rate_per_s == 2_000.0 else 0.2) * offered
+
+
+def test_no_row_is_late_under_a_steady_overload_where_batches_may_overrun(virtual: Any) -> None:
+    late: dict[float, int] = {}
+    for overrun in (0.0, 0.3):
+        cluster = virtual({"gold": {"target": 8.0, "settings": {"overrun_fraction": overrun}}})
+        query = cluster.add("q", "gold", virtual.stream(cluster, 150_000.0), virtual.machine(noise=0.15))
+        cluster.run(100.0)
+        late[overrun] = sum(batch.books.late > 0 for batch in query.batches if batch.began_s > 80.0)
+        assert virtual.delay(query, 0.95, 80.0) <= 8.0
+    assert late[0.3] == 0 < late[0.0]

@@ -12,6 +12,7 @@ from penstock.control.cost import CostModel
 from penstock.control.demand import SLACK_FRACTION
 from penstock.control.granting import OLD_TARGETS, warn_of_late
 from penstock.control.members import Lease, Query, Tail
+from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import GUESSED_OVERLAP_FIXED, LATEST_AT, OVERLAP_FIXED, Scheduler
 from penstock.control.turns import Turns
@@ -46,7 +47,7 @@ class Stage:
             "first": SimpleNamespace(rows=waiting, oldest_s=0.0),
             "second": SimpleNamespace(rows=ROWS, oldest_s=0.0),
         }
-        classes: Any = {name: SimpleNamespace(plant=PLANT) for name in queries}
+        classes: Any = {name: SimpleNamespace(plant=PLANT, overrun_fraction=0.0) for name in queries}
         capacity = Redistribution(
             capacity_policy("cqc"), [QueryClass(name, 4.0, weight) for name, weight in weights.items()], 1
         )
@@ -57,7 +58,7 @@ class Stage:
             return q.waiting
 
         self.scheduler = Scheduler(
-            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer
+            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer, Paths({}, {})
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
@@ -228,7 +229,9 @@ class Three:
         self.rows = {"one": 10_000, "two": 10_000, "low": 40_000}
         weights = {"high": 3.0, "low": 1.0}
         plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, w)) for name, w in weights.items()}
-        classes: Any = {name: SimpleNamespace(plant=plant) for name, plant in plants.items()}
+        classes: Any = {
+            name: SimpleNamespace(plant=plant, overrun_fraction=0.0) for name, plant in plants.items()
+        }
         capacity = Redistribution(capacity_policy("cqc"), [plant.cls for plant in plants.values()], 1)
         self.turns = Turns(weights)
         self.scheduler = Scheduler(
@@ -241,6 +244,7 @@ class Three:
             self._look,
             lambda at_s: self.timer() - at_s,
             self.timer,
+            Paths({}, {}),
         )
 
     def _look(self, q: Query) -> Any:

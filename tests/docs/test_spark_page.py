@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
+from penstock.class_shedders import SemanticSettings, WindowSettings
 from penstock.config import CapacityConfig, ClassConfig, FlowConfig
 from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.pipeline.columns import _TYPES
@@ -68,6 +69,13 @@ def test_every_key_is_documented_with_its_default(part: type[Part]) -> None:
     inherited = FlowConfig.model_fields if part is PipelineConfig else {}
     own = {n: f for n, f in part.model_fields.items() if n not in inherited and n != "kind"}
     assert documented(part.__name__) == {f.alias or n: written(n, f) for n, f in own.items()}
+
+
+@pytest.mark.parametrize("part", [SemanticSettings, WindowSettings], ids=lambda part: part.__name__)
+def test_every_setting_of_a_class_shedder_is_documented_with_its_default(part: type[Part]) -> None:
+    page = (ROOT / "docs" / "shedding.md").read_text(encoding="utf-8")
+    wanted = {field.alias or name: written(name, field) for name, field in part.model_fields.items()}
+    assert documented(part.__name__, page) == wanted
 
 
 def test_every_type_and_metadata_column_is_documented() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.config import FlowConfig
+from penstock.errors import InvalidInputError
 from penstock.pipeline.load import load_pipeline
 from penstock.pipeline.sinks import ConsoleSink, LogSink, MemorySink, ParquetSink
 from penstock.pipeline.spec import PipelineConfig, sink_guarantee
@@ -169,3 +170,42 @@ def test_the_control_plane_gets_the_flow_alone() -> None:
 def test_a_sink_says_what_it_guarantees_and_why(sink: Any, guarantee: str) -> None:
     assert sink_guarantee(sink).startswith(guarantee)
     assert len(sink_guarantee(sink)) > 40
+
+
+def windowed(size: str = "1s", **settings: str) -> dict[str, Any]:
+    return {"target": "2s", "shedder": "window", "shedder_settings": {"size": size, **settings}}
+
+
+def test_windows_that_are_shed_whole_go_by_the_event_time_that_streams_declare() -> None:
+    pipeline = load_pipeline(changed("classes/gold", windowed()))
+    assert pipeline.flow_config().classes["gold"].shedder_settings == {"size": "1s", "column": "at"}
+    named = load_pipeline(changed("classes/bulk", windowed()))
+    assert named.flow_config().classes["bulk"].shedder_settings == {"size": "1s"}, "hot declares none"
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (
+            {"target": "2s", "shedder": "semantic", "shedder_settings": {"utility": "celsus"}},
+            r"classes\.gold\.shedder_settings: a column is one of those of stream readings; got 'celsus'",
+        ),
+        (windowed(column="device"), "a timestamp column of stream readings; got 'device'; hint: one of at"),
+    ],
+)
+def test_columns_that_a_shedder_looks_into_are_checked_where_they_are_declared(
+    cls: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        load_pipeline(changed("classes/gold", cls))
+
+
+def test_streams_with_different_event_times_need_the_column_of_windows() -> None:
+    raw = changed("classes/gold", windowed())
+    raw["streams"]["others"] = {**READINGS, "schema": {"device": "long", "when": "timestamp"}}
+    raw["streams"]["others"]["event_time"] = "when"
+    raw["queries"]["more"] = {"class": "gold", "sql": "SELECT device FROM others"}
+    with pytest.raises(
+        InvalidInputError, match=r"must name a column: .* different event times; got at, when"
+    ):
+        load_pipeline(raw)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.control.replay import ReplayResult, rebuild_managers, replay
+from penstock.control.replay import ReplayResult, rebuild_managers, replay, shed_summary
 from penstock.control.rundir import RecordedRun, dump_json, encode_decision, read_run
 from penstock.policies.load import Manager
 
@@ -48,6 +48,9 @@ def replay_command(
     for name, value in summary.items():
         table.add_row(name.replace("_", " "), _cell(value))
     console.print(table)
+    shed = shed_summary(recorded)
+    if shed:
+        console.print(_shed_table(shed))
     if recorded.truncated:
         console.print("The recording was cut off; what is whole was replayed.")
     gives_grants = any(chosen.gives_grants for chosen in managers.values())
@@ -60,7 +63,7 @@ def replay_command(
             console.print(escape(f"  {name}: keep {decision.keep_fraction:.4f}, {decision.reason}"))
     if json is not None:
         details: dict[str, Any] = {"run": str(run), "recorded_manager": before}
-        details |= {"replayed_manager": after, "truncated": recorded.truncated}
+        details |= {"replayed_manager": after, "truncated": recorded.truncated, "shedding": shed}
         write_json(json, loads(dump_json(details | summary | _first_difference(result))))
     if manager is None and result.identical < result.total:
         raise typer.Exit(1)
@@ -72,6 +75,16 @@ def _names(recorded: RecordedRun, managers: Mapping[str, Manager[Any, Any]]) -> 
     before = [str(known.get(cls, recorded.config).get("manager", "unknown")) for cls in managers]
     after = [chosen.name for chosen in managers.values()]
     return ", ".join(dict.fromkeys(before)) or "unknown", ", ".join(dict.fromkeys(after)) or "unknown"
+
+
+def _shed_table(shed: list[dict[str, Any]]) -> Table:
+    """What shedders of classes decided; it is shown as recorded, not replayed."""
+    table = Table("class", "query", "shedder", "decisions", "kept", "shed", "last reason", title="shedders")
+    for line in shed:
+        names = (escape(str(line[key])) for key in ("cls", "query", "shedder"))
+        counts = (f"{line[key]:,}" for key in ("decisions", "kept", "shed"))
+        table.add_row(*names, *counts, escape(line["last_reason"]))
+    return table
 
 
 def _summary(result: ReplayResult) -> dict[str, Any]:

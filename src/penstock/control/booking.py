@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.control.members import Lease, Query
 from penstock.control.observe import ClassPlant
+from penstock.control.shedding import Chosen
 from penstock.control.sic import QuerySic, SicLedger
 
 
@@ -81,3 +82,23 @@ def book_dropped(
     }
     query.noted = grants, anew
     return anew
+
+
+def shed_line(query: Query, shedder: str, chosen: Chosen, now_s: float) -> dict[str, object]:
+    """What the shedder of a class decided about a query's grant, and why. Loads are in seconds."""
+    seen, decision = chosen.seen, chosen.decision
+    return {
+        "shedder": shedder,
+        "cls": query.cls,
+        "query": query.name,
+        "observation_id": seen.id,
+        "now_s": now_s,
+        "reason": decision.reason,
+        "capacity": seen.capacity,
+        "waiting_load": float(seen.load.sum()),
+        "kept_load": decision.kept_load,
+        "kept_rows": chosen.rows,
+        "shed_rows": dict(chosen.shed),
+        "late_rows": chosen.cut.late_rows,
+        "expected_sic": float(decision.expected_sic[0]),
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import ClassConfig
-from penstock.control.classes import check_key, first_scale, govern
+from penstock.control.classes import check_stream, first_scale, govern
 from penstock.control.cycle import SafetyLimits
 from penstock.control.governor import Governor
 from penstock.control.replay import describe_manager
@@ -24,8 +24,10 @@ def change_class(governor: Governor, name: str, changes: Mapping[str, Any]) -> N
     _check_change(governor, name, before.config, config)
     if config.manager == before.config.manager and config.settings == before.config.settings:
         period_s = config.manager_config().period_s(config.target_s)
-        shedder = before.shedder if config.shedder == before.config.shedder else config.build_shedder()
-        governed = replace(before, config=config, period_s=period_s, shedder=shedder)
+        settings = config.shedder_config()
+        same = config.shedder == before.config.shedder and settings == before.settings
+        shedder = before.shedder if same else config.build_shedder()
+        governed = replace(before, config=config, period_s=period_s, shedder=shedder, settings=settings)
         governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
         governed.cycle.dry_run = config.dry_run or governor.config.dry_run
     else:
@@ -57,7 +59,7 @@ def _check_change(governor: Governor, name: str, before: ClassConfig, after: Cla
             )
     for reader in governor.readers.values():
         if governor.queries[reader.query].cls == name:
-            check_key(after, reader.log)
+            check_stream(after, reader.log)
     governor.segments.check(governor.reads(), {**governor.priorities, name: after.priority})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.class_shedders import Settings, check_columns
 from penstock.config import ClassConfig
 from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.observe import ClassPlant
@@ -20,6 +21,8 @@ class RunRecorder(Recorder, Protocol):
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
 
     def record_sic(self, line: Mapping[str, object]) -> None: ...
+
+    def record_shedding(self, line: Mapping[str, object]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -36,6 +39,14 @@ class GovernedClass:
     shedder: Shedder | None = None
     """What is shed over all its queries; `None` for a sample of each query's rows."""
 
+    @property
+    def overrun_fraction(self) -> float:
+        """By which a batch and the wait for it may take longer than planned, and no row is late for it."""
+        return float(self.config.settings.get("overrun_fraction", 0.0))
+
+    settings: Settings = None
+    """The shedder's."""
+
 
 def govern(
     name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool
@@ -51,7 +62,8 @@ def govern(
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
-    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, config.build_shedder())
+    shedder, settings = config.build_shedder(), config.shedder_config()
+    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, shedder, settings)
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
@@ -59,9 +71,16 @@ def first_scale(config: ClassConfig, claim: float) -> float:
     return 1.0 if "headroom" in config.settings else claim
 
 
-def check_key(config: ClassConfig, log: StreamLog) -> None:
+def check_stream(config: ClassConfig, log: StreamLog) -> None:
     """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
     if config.sheds_by_key and log.key_column is None:
         raise InvalidInputError(
             "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
         )
+    check_columns(config.shedder_config(), log.user_schema, log.name, event_time(log))
+
+
+def event_time(log: StreamLog) -> str | None:
+    """The event-time column that a stream in the log declares, as a paced one does."""
+    declared: str | None = getattr(log, "event_time", None)
+    return declared

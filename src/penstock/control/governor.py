@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.config import FlowConfig
 from penstock.control.backlog import Waiting, cut, left_of, look
-from penstock.control.booking import book_delays, book_dropped, send_out, sic_line
-from penstock.control.classes import GovernedClass, RunRecorder, check_key, first_scale, govern
+from penstock.control.booking import book_delays, book_dropped, send_out, shed_line, sic_line
+from penstock.control.classes import GovernedClass, RunRecorder, check_stream, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
 from penstock.control.granting import lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
@@ -135,7 +135,7 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
-        check_key(governed.config, log)
+        check_stream(governed.config, log)
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
         reader = Reader(
@@ -381,6 +381,10 @@ class Governor:
             chosen = self._shedding.choose(governed, query, others, grant, class_turn, most_rows(query))
         if chosen is not None:
             decided = chosen.cut
+            query.shed_reason = chosen.decision.reason
+            if self.recorder is not None and governed.shedder is not None:
+                line = shed_line(query, governed.shedder.name, chosen, self.clock())
+                self.recorder.record_shedding(line)
         target_s = governed.plant.cls.delay_target_s
         warn_of_late(query, self.clock() - waiting.oldest_s, target_s, decided.late_rows)
         plan = self._plan(governed, query, grant.keep_fraction)

@@ -198,6 +198,8 @@ class Query:
     ungoverned: int = 0
     """Grants that it gave itself while the control plane was silent, as far as they are known."""
     warned_late: bool = False
+    shed_reason: str | None = None
+    """Why its class's shedder chose what it chose, when it last did."""
     closing: tuple[FloatArray, FloatArray] | None = None
     """Arrival times and rows of its last batch, where the watermark they moved closes windows in the next."""
     driver: str = ""

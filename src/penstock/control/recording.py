@@ -27,6 +27,9 @@ class LiveRecorder:
     def record_sic(self, line: Mapping[str, object]) -> None:
         self._try(lambda: self._run.record_sic(line))
 
+    def record_shedding(self, line: Mapping[str, object]) -> None:
+        self._try(lambda: self._run.record_shedding(line))
+
     def finish(self, report: Mapping[str, object]) -> None:
         """Ends the record and writes the closing report, also of a record that was cut off."""
         self._try(self._run.close)

@@ -104,6 +104,21 @@ def replay(
     return ReplayResult(recorded, decisions, identical, first)
 
 
+def shed_summary(run: RecordedRun) -> list[dict[str, Any]]:
+    """By query, what the shedder of its class decided: how often, how much of what was not late it kept, and
+    why it last did."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in run.shedding:
+        names = {name: line[name] for name in ("cls", "query", "shedder")}
+        counts = {"decisions": 0, "kept": 0, "shed": 0}
+        into = found.setdefault(tuple(names.values()), {**names, **counts})
+        into["decisions"] += 1
+        into["kept"] += line["kept_rows"]
+        into["shed"] += sum(line["shed_rows"].values())
+        into["last_reason"] = line["reason"]
+    return list(found.values())
+
+
 def _by_class(run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager]) -> dict[str, LoadManager]:
     classes = sorted({observation.cls for observation in run.observations})
     if isinstance(managers, Mapping):

@@ -2,7 +2,7 @@
 
     config.json          the caller's configuration, the format's version and Penstock's
     observations.arrows  Arrow IPC stream, one row an observation, appended in batches
-    decisions.jsonl      one JSON line a decision, written at once
+    decisions.jsonl      one JSON line a decision of a load manager or a class's shedder, written at once
     changes.jsonl        managers that were exchanged while it ran, if any were
     report.json          the closing report, if there is one
 
@@ -29,7 +29,7 @@ from penstock.control.cycle import Step
 from penstock.errors import InvalidInputError
 from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 
-FORMAT = 3
+FORMAT = 4
 BATCH_ROWS = 64
 
 CONFIG, OBSERVATIONS, DECISIONS, CHANGES, SIC, REPORT = (
@@ -76,7 +76,7 @@ OBSERVATION_SCHEMA = pa.schema(
     ]
 )
 _READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA) - n]) for n in range(3)]
-"""Of format 3, 2 and 1: each has a column more than the one before."""
+"""Of format 3 (and 4), 2 and 1: each has a column more than the one before."""
 
 
 def check_new(path: Path) -> None:
@@ -147,6 +147,11 @@ class RunDirectory:
         """Notes what a micro-batch of a query stands on."""
         self._add(SIC, line)
 
+    def record_shedding(self, line: Mapping[str, object]) -> None:
+        """Writes what a class's shedder decided, at once; `shedder` in it tells it from a manager's line."""
+        self._decisions.write(dump_json(line) + "\n")
+        self._decisions.flush()
+
     def _add(self, name: str, line: Mapping[str, object]) -> None:
         with (self.path / name).open("a", encoding="ascii", newline="\n") as file:
             file.write(dump_json(line) + "\n")
@@ -198,6 +203,7 @@ class RecordedRun:
         observations: In the order of the run.
         decisions: As the manager proposed them, in the same order.
         changes: Managers that were exchanged: class, first observation, manager, settings.
+        shedding: What shedders of classes decided: shedder, class, query, reason and rows.
         truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
             decisions than observations, which are written in batches.
     """
@@ -208,6 +214,7 @@ class RecordedRun:
     decisions: list[Decision]
     truncated: bool
     changes: list[dict[str, Any]] = field(default_factory=list)
+    shedding: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_run(path: Path | str) -> RecordedRun:
@@ -216,7 +223,7 @@ def read_run(path: Path | str) -> RecordedRun:
     config = _read_config(path)
     version = str(config.pop("penstock_version", "unknown"))
     observations, observations_whole = _read_observations(path / OBSERVATIONS)
-    lines, decisions_whole = _read_decisions(path / DECISIONS)
+    lines, shedding, decisions_whole = _read_decisions(path / DECISIONS)
     for observation, (observation_id, _) in zip(observations, lines, strict=False):
         if observation.id != observation_id:
             raise InvalidInputError(
@@ -228,7 +235,7 @@ def read_run(path: Path | str) -> RecordedRun:
     changes = path / CHANGES
     exchanged = [json.loads(line) for line in changes.read_text().splitlines()] if changes.exists() else []
     return RecordedRun(
-        config, version, observations, [decision for _, decision in lines], not whole, exchanged
+        config, version, observations, [decision for _, decision in lines], not whole, exchanged, shedding
     )
 
 
@@ -368,17 +375,21 @@ def _read_observations(path: Path) -> tuple[list[Observation], bool]:
     return [_from_row(row) for row in rows], whole
 
 
-def _read_decisions(path: Path) -> tuple[list[tuple[int, Decision]], bool]:
-    """Observation ids and proposed decisions of all whole lines, and whether that is all of them."""
+def _read_decisions(path: Path) -> tuple[list[tuple[int, Decision]], list[dict[str, Any]], bool]:
+    """Of all whole lines the observation ids and proposed decisions of managers, and the decisions of
+    shedders; and whether that is all of them."""
     lines = path.read_bytes().split(b"\n")
     tail = lines.pop()
-    decisions = []
+    decisions, shedding = [], []
     for number, line in enumerate(lines, 1):
         try:
             encoded = json.loads(line)
+            if "shedder" in encoded:
+                shedding.append(encoded)
+                continue
             decisions.append((int(encoded["observation_id"]), decode_decision(encoded["proposed"])))
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInputError(
                 f"every line of {path} is a decision", f"line {number}: {error!r}", "the file is damaged"
             ) from error
-    return decisions, not tail
+    return decisions, shedding, not tail

@@ -3,30 +3,34 @@
 When a query has its turn, the class's shedder looks at what waits for it, segment by segment, and at what
 the other queries will have waiting at theirs, and keeps what the turns of one cycle hold. What it keeps of
 this query's segments is the grant's plan; the parts of the others are decided with their own grants.
+Where rows themselves are weighed, their columns are read; of the others' rows a sample of the last is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.backlog import Cut, Stretch, cut
-from penstock.control.classes import GovernedClass
+from penstock.class_shedders import SemanticSettings, WindowSettings
+from penstock.control.backlog import Cut, cut
+from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest, kept_windows
+from penstock.control.by_worth import grouped, levels, sampled, spread
+from penstock.control.classes import GovernedClass, event_time
 from penstock.control.demand import SLACK_FRACTION
 from penstock.control.members import Query
 from penstock.control.paths import Paths
+from penstock.control.room import Room, Rooms
+from penstock.control.row_values import Inside, Look, RowValues, inside, late_part
 from penstock.control.sic import SicLedger
 from penstock.control.turns import Turn
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.grants.values import Values, keep_best
 from penstock.model import FloatArray, Grant
-from penstock.policies.quality.sic import IntArray
-from penstock.policies.shedding.base import ShedDecision, ShedObservation, WaitingBatches
-
-EXPECTED_BATCHES = 8
-"""In so many batches the rows count that another query will have at its turn."""
+from penstock.policies.quality.sic import BoolArray, IntArray
+from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +41,17 @@ class Chosen:
         cut: Where the grant ends, and what of it is late.
         plans: By reader.
         rows: That are kept.
-        decision: The whole of it.
+        shed: By reader, rows that are not late and are shed, as far as coins can be foreseen.
+        seen: What the shedder saw.
+        decision: The whole of what it decided.
     """
 
     cut: Cut
     plans: Mapping[str, Plan]
     rows: int
+    shed: Mapping[str, int]
+    seen: ShedObservation
     decision: ShedDecision
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """Batches of one query, as arrays."""
-
-    rows: IntArray
-    sic: FloatArray
-    first_s: FloatArray
-    last_s: FloatArray
-
-
-_Inside = tuple[Stretch, IntArray, IntArray]
-"""A stretch, which of its segments a cut decides about, and how many rows of each."""
 
 
 class ClassShedding:
@@ -73,8 +67,11 @@ class ClassShedding:
     def __init__(
         self, ledger: SicLedger, paths: Paths, clock: Callable[[], float], timer: Callable[[], float]
     ) -> None:
-        self._ledger, self._paths, self._clock, self._timer = ledger, paths, clock, timer
-        self._decisions = 0
+        self._paths, self._clock, self._rooms = paths, clock, Rooms(ledger, clock, timer)
+        self.values: dict[str, RowValues] = {}
+        """By class, what was looked up in its waiting rows."""
+        self._seen: dict[str, Values] = {}
+        """By query, what a sample of the rows of its last grant was worth."""
 
     def choose(
         self,
@@ -111,138 +108,203 @@ class ClassShedding:
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
             decided = cut(waiting, Grant(self._clock(), -math.inf, 1.0), math.inf)
-        mine = _inside(waiting.stretches, decided)
-        observation = self._observation(governed, query, others, mine, turn)
-        if observation is None:
-            return None
-        decision = shedder.decide(observation)
-        if decision.unit == "key":
-            chosen = _cohort(decided, query, decision)
+        mine = inside(waiting.stretches, decided)
+        room = self._rooms.of(governed, query, others, mine, turn)
+        values = self.values.setdefault(governed.name, RowValues())
+        values.forget(reader for q in room.queries for reader in q.readers.values())
+        if isinstance(governed.settings, WindowSettings):
+            chosen = self._by_window(shedder, governed.settings, decided, mine, room, values)
+        elif room.is_enough:
+            chosen = None
+        elif isinstance(governed.settings, SemanticSettings):
+            chosen = self._by_worth(shedder, governed.settings, decided, mine, room, values)
         else:
-            chosen = _carried_out(decided, mine, decision, shedder.knows_probability)
-        return chosen if chosen.rows <= most_rows else None
+            chosen = self._by_segment(shedder, decided, mine, room)
+        return chosen if chosen is not None and chosen.rows <= most_rows else None
 
-    def _observation(
+    def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
+        seen = self._rooms.observe(room, room.parts)
+        decision = shedder.decide(seen)
+        if decision.unit == "key":
+            return _cohort(decided, room.queries[0], mine, seen, decision)
+        return _carried_out(decided, mine, seen, decision, shedder.knows_probability)
+
+    def _by_worth(
         self,
-        governed: GovernedClass,
-        query: Query,
-        others: Sequence[Query],
-        mine: Sequence[_Inside],
-        turn: Turn,
-    ) -> ShedObservation | None:
-        """What waits, or will, and how much of it the turns hold; `None` if that is all of it."""
-        queries = [query, *others]
-        parts = [self._mine(query, mine), *(self._expected(other, turn.cycle_s) for other in others)]
-        costs_s = np.array([q.cost.row_s for q in queries])
-        waiting_s = sum(float(part.rows.sum()) * cost for part, cost in zip(parts, costs_s, strict=True))
-        capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
-        if not governed.gives_grants:
-            capacity_s = governed.plant.keep_fraction * waiting_s
-        if waiting_s <= capacity_s:
+        shedder: Shedder,
+        settings: SemanticSettings,
+        decided: Cut,
+        mine: Sequence[Inside],
+        room: Room,
+        known: RowValues,
+    ) -> Chosen:
+        """Of this query's rows the best, as many as the shedder keeps of them by levels of utility."""
+        query, *others = room.queries
+        values = _look(known, query, mine, decided, Look(settings.worth))
+        worth = np.concatenate([np.empty(0), *values])
+        self._seen[query.key] = sampled(worth)
+        samples = [self._seen.get(other.key, self._seen[query.key]) for other in others]
+        ends = levels(worth, *samples)
+        counted = [grouped(values, ends)]
+        counted += [spread(p.rows, s, ends) for p, s in zip(room.parts[1:], samples, strict=True)]
+        parts = [p.split(c.segment, c.rows) for p, c in zip(room.parts, counted, strict=True)]
+        utility = ends[np.concatenate([c.level for c in counted])]
+        key = np.where(utility < 1.0, settings.inside, np.nan)
+        details = {"utility": utility} if settings.by == "utility" else {"key": key}
+        seen = self._rooms.observe(room, parts, **details)
+        decision = shedder.decide(seen)
+        rows = int(parts[0].rows[decision.keep[: parts[0].rows.size]].sum())
+        least, row_keep = keep_best(worth, rows)
+        plan = Plan("utility", row_keep=row_keep, seed=seen.id, by=settings.worth, least=least)
+        kept = np.where(worth > least, 1.0, np.where(worth == least, row_keep / SCALE, 0.0))
+        plans = dict.fromkeys(decided.ends, KEEP_ALL if rows == worth.size else plan)
+        return Chosen(decided, plans, rows, _shed(mine, kept), seen, decision)
+
+    def _by_window(
+        self,
+        shedder: Shedder,
+        settings: WindowSettings,
+        decided: Cut,
+        mine: Sequence[Inside],
+        room: Room,
+        known: RowValues,
+    ) -> Chosen | None:
+        """Whole windows, out of the query's own part of the capacity; those that have begun first."""
+        query = room.queries[0]
+        plans = [reader.offset.plan for reader in query.readers.values()]
+        if room.is_enough and not any(plan.unit == "window" for plan in plans):
             return None
-        batches = WaitingBatches(
-            query=np.repeat(np.arange(len(queries)), [part.rows.size for part in parts]),
-            rows=np.concatenate([part.rows for part in parts]),
-            sic=np.concatenate([part.sic for part in parts]),
-            arrival_min_s=np.concatenate([part.first_s for part in parts]),
-            arrival_max_s=np.concatenate([part.last_s for part in parts]),
+        columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
+        looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
+        before = begun(plans, settings.size_us, _whole_upto(known, query, looks))
+        values = _look(known, query, mine, decided, looks)
+        late = _look(known, query, late_part([stretch for stretch, _, _ in mine], decided), None, looks)
+        numbers = _joined(values)
+        found = fates(numbers, np.unique(_joined(late)), before)
+        if room.is_enough and not found.broken.any():
+            return None
+        counted = grouped(values, found.number)
+        part = room.parts[0].split(counted.segment, counted.rows)
+        fresh, go_on = found.fresh[counted.level], found.go_on[counted.level]
+        cost_s, loads_s = float(room.costs_s[0]), room.loads_s
+        share_s = loads_s[0] if room.is_enough else room.capacity_s * loads_s[0] / float(loads_s.sum())
+        seen = self._rooms.observe(
+            room,
+            [part.only(fresh)],
+            max(0.0, share_s - cost_s * float(part.rows[go_on].sum())),
+            lost_sic=float(part.sic[found.broken[counted.level]].sum()),
+            window=found.number[counted.level[fresh]] % PURE_WINDOWS,
         )
-        self._decisions += 1
-        reported = self._if_all_were_kept(queries, parts)
-        nothing = np.zeros(len(queries))
-        return ShedObservation(
-            self._decisions, self._clock(), batches, reported, nothing, capacity_s, costs_s
-        )
-
-    def _if_all_were_kept(self, queries: Sequence[Query], parts: Sequence[_Part]) -> FloatArray:
-        """Each query's SIC over a window of which what waits is the newest part, kept whole."""
-        found = np.empty(len(queries))
-        for i, (query, part) in enumerate(zip(queries, parts, strict=True)):
-            new = float(part.sic.sum())
-            found[i] = self._level(query) * max(0.0, 1.0 - new) + new
-        return found
-
-    def _level(self, query: Query) -> float:
-        """A query's SIC; of one that others read, the lowest of theirs, for which it works too."""
-        now_s = self._timer()
-        names = [query.key, *self._ledger.readers_of(query.key)]
-        known = [sic for name in names if (sic := self._ledger.of(name, now_s).value) is not None]
-        return min(known, default=0.0)
-
-    def _row_sic(self, query: Query) -> dict[str, float]:
-        """By reader, what one of its rows adds to the query's SIC over a window."""
-        readers, now_s = [reader for reader in query.readers.values() if not reader.finished], self._timer()
-        usual = query.rate_per_s * self._ledger.stw_s / max(1, len(readers))
-        found = {}
-        for reader in readers:
-            rows = self._ledger.window_rows(query.key, reader.id, now_s) or usual
-            upstream = self._ledger.upstream(str(reader.log.directory), now_s)
-            found[reader.id] = upstream / (max(1.0, rows) * len(readers))
-        return found
-
-    def _mine(self, query: Query, mine: Sequence[_Inside]) -> _Part:
-        row_sic = self._row_sic(query)
-        rows = [kept for _, _, kept in mine]
-        return _Part(
-            _joined(rows).astype(np.int64),
-            _joined([kept * row_sic.get(s.reader, 0.0) for s, _, kept in mine]),
-            _joined([s.arrival_min_s[at] for s, at, _ in mine]),
-            _joined([s.arrival_max_s[at] for s, at, _ in mine]),
-        )
-
-    def _expected(self, query: Query, cycle_s: float) -> _Part:
-        """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait."""
-        waiting = 0 if query.waiting is None else query.waiting.rows
-        rows = max(float(waiting), query.rate_per_s * cycle_s)
-        row_sic = self._row_sic(query)
-        mean = sum(row_sic.values()) / max(1, len(row_sic))
-        count = min(EXPECTED_BATCHES, max(1, int(rows)))
-        each = np.full(count, max(1, round(rows / count)), np.int64) if rows >= 1 else np.empty(0, np.int64)
-        # as old then as this query's are now: spread over a cycle
-        arrival_s = self._clock() - cycle_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
-        return _Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s)
+        decision = shedder.decide(seen)
+        kept = found.go_on.copy()
+        kept[counted.level[fresh][decision.keep]] = True
+        decision = replace(decision, reason=decision.reason + _settled(found))
+        of_row = kept[np.searchsorted(found.number, numbers)]
+        rows, shed = int(of_row.sum()), _shed(mine, of_row)
+        if rows == numbers.size:
+            return Chosen(decided, dict.fromkeys(columns, KEEP_ALL), rows, shed, seen, decision)
+        windows = kept_windows(found, kept, before)
+        with_kept = np.unique(counted.segment[kept[counted.level]])
+        chosen = {
+            reader: Plan(
+                "window",
+                by=column,
+                size_us=settings.size_us,
+                windows=windows,
+                decided=highest(found.number, before),
+                chosen=_places(mine, with_kept, reader),
+            )
+            for reader, column in columns.items()
+        }
+        return Chosen(decided, chosen, rows, shed, seen, decision)
 
 
-def _inside(stretches: Sequence[Stretch], decided: Cut) -> list[_Inside]:
-    """By stretch, which of its segments have rows that a cut decides about, and how many."""
-    found = []
-    for stretch in stretches:
-        late = decided.late[stretch.reader][stretch.partition]
-        end = decided.ends[stretch.reader][stretch.partition]
-        rows = np.minimum(stretch.first + stretch.rows, end) - np.maximum(stretch.first, late)
-        at = np.flatnonzero(rows > 0)
-        found.append((stretch, at, rows[at]))
+def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
+    """The window of the last row that was kept with all others, where all were."""
+    found = [
+        known.at(reader.log, p, end - 1, looks[reader.id])
+        for reader in query.readers.values()
+        for p, end in reader.positions.items()
+        if reader.offset.plan.keeps_all and reader.offset.grant and end > reader.log.start(p)
+    ]
+    return max(found, default=None)
+
+
+def _look(
+    known: RowValues,
+    query: Query,
+    parts: Sequence[Inside],
+    decided: Cut | None,
+    look: Look | Mapping[str, Look],
+) -> list[Values | IntArray]:
+    """Values of rows, an array a segment; without a cut from the first waiting row on."""
+    found: list[Values | IntArray] = []
+    for part in parts:
+        stretch = part[0]
+        first = 0 if decided is None else decided.late[stretch.reader][stretch.partition]
+        what = look if isinstance(look, Look) else look[stretch.reader]
+        found += known.of(query.readers[stretch.reader].log, part, what, first)
     return found
 
 
-def _carried_out(decided: Cut, mine: Sequence[_Inside], decision: ShedDecision, random: bool) -> Chosen:
+def _carried_out(
+    decided: Cut, mine: Sequence[Inside], seen: ShedObservation, decision: ShedDecision, random: bool
+) -> Chosen:
     """The plans of a query's readers, by the first of a decision's batches, which are its segments."""
-    keep, at = decision.keep, 0
-    chosen: dict[str, dict[int, tuple[int, ...]]] = {}
-    kept_rows = all_rows = 0
-    for stretch, inside, rows in mine:
-        kept = keep[at : at + inside.size]
-        at += inside.size
-        kept_rows, all_rows = kept_rows + int(rows[kept].sum()), all_rows + int(rows.sum())
-        firsts = stretch.segment[inside[kept]]
-        chosen.setdefault(stretch.reader, {})[stretch.partition] = tuple(firsts.tolist())
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, _, rows in mine)])
+    keep = decision.keep[: rows.size]
+    kept_rows, all_rows = int(rows[keep].sum()), int(rows.sum())
+    shed = _shed(mine, np.repeat(keep, rows))
+    chosen = {reader: _places(mine, np.flatnonzero(keep), reader) for reader in shed}
     if kept_rows == all_rows:
-        return Chosen(decided, dict.fromkeys(chosen, KEEP_ALL), kept_rows, decision)
+        return Chosen(decided, dict.fromkeys(chosen, KEEP_ALL), kept_rows, shed, seen, decision)
     # where coins chose, a kept row stands for as many as there were for each that was kept
     drawn = max(1, round(kept_rows / all_rows * SCALE)) if random and kept_rows else 0
     plans = {reader: Plan("chosen", chosen=firsts, drawn=drawn) for reader, firsts in chosen.items()}
-    return Chosen(decided, plans, kept_rows, decision)
+    return Chosen(decided, plans, kept_rows, shed, seen, decision)
 
 
-def _cohort(decided: Cut, query: Query, decision: ShedDecision) -> Chosen:
+def _cohort(
+    decided: Cut, query: Query, mine: Sequence[Inside], seen: ShedObservation, decision: ShedDecision
+) -> Chosen:
     """The same part of the keys in every stream, and the same keys as long as the seed is the same."""
     part = decision.keep_probability or 0.0
     plans = {
         reader.id: Plan("key", key_keep=round(part * reader.log.key_buckets), seed=decision.seed or 0)
         for reader in query.readers.values()
     }
-    return Chosen(decided, plans, round(part * decided.rows), decision)
+    shed = _shed(mine, np.full(sum(int(rows.sum()) for _, _, rows in mine), part))
+    return Chosen(decided, plans, round(part * decided.rows), shed, seen, decision)
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> FloatArray:
-    return np.concatenate(arrays).astype(np.float64) if arrays else np.empty(0)
+def _shed(mine: Sequence[Inside], kept: FloatArray | BoolArray) -> dict[str, int]:
+    """By reader, how many rows are shed; `kept` is by row, one where it is kept."""
+    shed: dict[str, float] = {}
+    at = 0
+    for stretch, _, rows in mine:
+        count = int(rows.sum())
+        shed[stretch.reader] = shed.get(stretch.reader, 0.0) + count - float(kept[at : at + count].sum())
+        at += count
+    return {reader: round(rows) for reader, rows in shed.items()}
+
+
+def _places(mine: Sequence[Inside], segments: IntArray, reader: str) -> dict[int, tuple[int, ...]]:
+    """By partition of a reader, where some of the segments begin, which are numbered over all stretches."""
+    found: dict[int, tuple[int, ...]] = {}
+    before = 0
+    for stretch, at, _ in mine:
+        if stretch.reader == reader:
+            own = segments[(segments >= before) & (segments < before + at.size)] - before
+            found[stretch.partition] = tuple(stretch.segment[at[own]].tolist())
+        before += at.size
+    return found
+
+
+def _settled(found: Fates) -> str:
+    """What of a decision about windows was settled before."""
+    said = [(int(found.go_on.sum()), "begun before go on"), (int(found.broken.sum()), "broken ones are shed")]
+    return "".join(f"; {count} {what}" for count, what in said if count)
+
+
+def _joined(arrays: Sequence[Values | IntArray]) -> IntArray:
+    return np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)

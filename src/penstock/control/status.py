@@ -93,6 +93,7 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
         "tick_due": query.data_since_tick,
         "batches": query.batches,
         "ungoverned": query.ungoverned,
+        "shed_reason": query.shed_reason,
         "fixed_s": cost.fixed_s if cost.ready else None,
         "row_s": cost.row_s if cost.ready else None,
         "last_stage": query.tail.fraction if query.tail.jobs else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NoReturn
 
 from sqlglot import exp
@@ -137,6 +138,15 @@ class Binder:
 
     def refuse(self, node: exp.Expr, rule: str, got: str, hint: str) -> NoReturn:
         raise self.error(node, rule, got, hint)
+
+    # -- an expression alone --------------------------------------------------------------------
+
+    def scalar(self, node: exp.Expr, columns: Mapping[str, str], stream: str) -> tuple[exp.Expr, str]:
+        """An expression over a stream's columns, by name and type: bound, and its type."""
+        fields = tuple(Field(name, Column(name, kind), stream) for name, kind in columns.items())
+        scope = Bound(Scan(tuple(field.column for field in fields), stream), fields)
+        bound = self._expression(node, scope)
+        return bound, self._typing(scope).of(bound)
 
     # -- registered streams ---------------------------------------------------------------------
 

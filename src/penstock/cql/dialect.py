@@ -475,11 +475,32 @@ def parse(text: str) -> list[exp.Expr]:
     Raises:
         CqlError: It is not CQL.
     """
+    return _parsed(text, lambda parser, tokens: parser.parse(tokens, text))
+
+
+def parse_scalar(text: str) -> exp.Expr:
+    """An expression that stands alone, such as `celsius * 2`.
+
+    Raises:
+        CqlError: It is none.
+    """
+
+    def whole(parser: Any, tokens: list[Token]) -> list[exp.Expr | None]:
+        found: list[exp.Expr | None] = parser._parse(lambda self: self._cql_scalar("here"), tokens, text)
+        return found
+
+    made = _parsed(text, whole)
+    if len(made) != 1:
+        raise CqlError("an expression is expected", f"{len(made)} of them", "a column or a number", text)
+    return made[0]
+
+
+def _parsed(text: str, run: Callable[[Any, list[Token]], list[exp.Expr | None]]) -> list[exp.Expr]:
     dialect = Dialect.get_or_raise(Cql)
     try:
         tokens = dialect.tokenize(text)
         parser = dialect.parser(error_level=ErrorLevel.IMMEDIATE, error_message_context=len(text))
-        return [statement for statement in parser.parse(tokens, text) if statement is not None]
+        return [statement for statement in run(parser, tokens) if statement is not None]
     except TokenError as error:
         raise CqlError("quotes and comments are closed", str(error), "look for a ' or /*", text) from error
     except ParseError as error:

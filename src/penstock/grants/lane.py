@@ -94,7 +94,7 @@ def _segments(log: ReadableLog, offset: Offset, stretch: Range) -> Iterator[tupl
 
 def _keeps_whole(entry: Entry, p: int, first: int) -> bool:
     plan = entry.offset.plan
-    whole = plan.unit != "key" and plan.row_keep == SCALE
+    whole = plan.unit in ("row", "segment", "chosen") and plan.row_keep == SCALE
     return whole and entry.poison_rows is None and first >= entry.offset.late.get(p, 0)
 
 

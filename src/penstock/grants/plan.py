@@ -1,6 +1,7 @@
-"""A shed plan: which rows of a range are kept, as a function of their positions alone.
+"""A shed plan: which rows of a range are kept, as a function of their positions, or of what is in them.
 
-Rows are chosen by a hash of (seed, position), so whoever asks, before or after a crash, gets the same rows.
+Coins are a hash of (seed, position), so whoever asks, before or after a crash, gets the same rows. Where
+values decide (units `utility` and `window`), they are looked up in the log, which does not change.
 Probabilities are whole numbers of `SCALE`: what is written in an offset is exactly what is compared.
 """
 
@@ -18,7 +19,7 @@ from penstock.errors import InvalidInputError
 SCALE = 1 << 32
 """Probabilities are in parts of this."""
 
-Unit = Literal["row", "segment", "key", "chosen"]
+Unit = Literal["row", "segment", "key", "chosen", "utility", "window"]
 Sampling = Literal["auto", "row", "segment", "key"]
 SAMPLINGS: tuple[Sampling, ...] = ("auto", "row", "segment", "key")
 
@@ -34,14 +35,22 @@ class Plan:
 
     Attributes:
         unit: What a coin is tossed for: a row (inside segments that were themselves chosen), a whole
-            segment, or a bucket of the key's hash; `chosen` where no coin decides, but a shedder did.
+            segment, or a bucket of the key's hash; `chosen` where no coin decides, but a shedder did;
+            `utility` and `window` where it did by values of the rows.
         segment_keep: Probability that a segment is opened, in parts of `SCALE`.
-        row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`.
+        row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`; for unit
+            `utility`, that a row is that is worth just `least`.
         key_keep: For unit `key`, how many of the stream's key buckets are kept; else 0.
         seed: Of the hash.
         drawn: Part of the rows that lie in opened segments, in parts of `SCALE`, where weights are taken
             from it instead of `segment_keep`; else 0. See `evened`.
-        chosen: For unit `chosen`, by partition where the kept segments begin.
+        chosen: For units `chosen` and `window`, by partition where the segments with kept rows begin.
+        by: For unit `utility` the expression that says what a row is worth, in CQL; for unit `window` the
+            column with its time.
+        least: For unit `utility`, rows that are worth more are kept.
+        size_us: For unit `window`, how long one is.
+        windows: For unit `window`, the numbers of those that are kept: time / size, rounded down.
+        decided: For unit `window`, the highest number that was decided about.
     """
 
     unit: Unit = "row"
@@ -51,6 +60,16 @@ class Plan:
     seed: int = 0
     drawn: int = 0
     chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    by: str = ""
+    least: float = 0.0
+    size_us: int = 0
+    windows: tuple[int, ...] = ()
+    decided: int = 0
+
+    @property
+    def looks_into_rows(self) -> bool:
+        """Whether it takes the rows' values, not only their places, to know what is kept."""
+        return self.unit in ("utility", "window")
 
     @property
     def keeps_all(self) -> bool:
@@ -59,8 +78,10 @@ class Plan:
     def keep_probability(self, key_buckets: int = 0) -> float | None:
         """Probability with which a row that is not late is kept: one over the weight of a kept row.
 
-        `None` where that is not known: segments were chosen, and not at random.
+        `None` where that is not known: segments were chosen, and not at random, or rows by their values.
         """
+        if self.looks_into_rows:
+            return None
         if self.unit == "key":
             return self.key_keep / key_buckets
         if self.unit == "chosen":
@@ -70,10 +91,12 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Only what differs from keeping everything: offsets stay short."""
         default = Plan()
-        names = ("unit", "segment_keep", "row_keep", "key_keep", "seed", "drawn")
+        names = [name for name in self.__slots__ if name not in ("chosen", "windows")]
         encoded = {
             name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)
         }
+        if self.windows:
+            encoded["windows"] = list(self.windows)
         if self.chosen:
             encoded["chosen"] = {str(p): list(firsts) for p, firsts in self.chosen.items()}
         return encoded
@@ -81,7 +104,7 @@ class Plan:
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Plan:
         chosen = {int(p): tuple(firsts) for p, firsts in encoded.get("chosen", {}).items()}
-        return cls(**{**encoded, "chosen": chosen})
+        return cls(**{**encoded, "chosen": chosen, "windows": tuple(encoded.get("windows", ()))})
 
 
 KEEP_ALL = Plan()
@@ -118,7 +141,7 @@ def plan_for(keep_fraction: float, sampling: Sampling, seed: int, key_buckets: i
 
 def opened(plan: Plan, partition: int, first_positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which segments are opened, by their first position; the others are dropped unread."""
-    if plan.unit == "chosen":
+    if plan.unit in ("chosen", "window"):
         return np.isin(first_positions, np.array(plan.chosen.get(partition, ()), np.int64))
     if plan.segment_keep == SCALE:
         return np.ones(first_positions.size, np.bool_)
@@ -133,10 +156,14 @@ def opening_tosses(
 
 
 def kept_rows(plan: Plan, partition: int, first: int, end: int) -> npt.NDArray[np.bool_]:
-    """Which rows of [first, end), inside an opened segment, are kept. Not for unit `key`."""
+    """Which rows of [first, end), inside an opened segment, coins keep. Not for unit `key`."""
     if plan.row_keep == SCALE:
         return np.ones(end - first, np.bool_)
-    positions = np.arange(first, end, dtype=np.int64)
+    return kept_positions(plan, partition, np.arange(first, end, dtype=np.int64))
+
+
+def kept_positions(plan: Plan, partition: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows coins keep, by their positions."""
     return _toss(plan.seed, 2 * partition, positions) < np.uint64(plan.row_keep)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import SCALE, Plan, kept_buckets, kept_rows, opened
+from penstock.grants.values import kept_by_value
 from penstock.log.protocol import HeaderArrays, ReadableStream, Segment
 
 Counts = npt.NDArray[np.int64]
@@ -114,6 +115,8 @@ def _count_kept(
 ) -> Counts:
     if plan.unit == "key":
         return _count_by_key(log, plan, p, headers, firsts, ends)
+    if plan.looks_into_rows:
+        return _count_by_value(log, plan, p, firsts, ends)
     if plan.row_keep == SCALE or firsts.size == 0:
         return ends - firsts
     # one pass over the opened rows: a call for each of hundreds of segments would cost more than the hash
@@ -136,6 +139,23 @@ def _count_by_key(
         (segment,) = log.headers(p, int(firsts[i]), int(firsts[i]) + 1)
         counts[i] = int(_key_mask(log, plan, segment, int(firsts[i]), int(ends[i])).sum())
     return counts
+
+
+def _count_by_value(log: ReadableLog, plan: Plan, p: int, firsts: Counts, ends: Counts) -> Counts:
+    """No header knows the values: the opened segments are read."""
+    if firsts.size == 0:
+        return firsts
+    wanted = dict(zip(firsts.tolist(), ends.tolist(), strict=True))
+    batches = []
+    for segment in log.headers(p, int(firsts[0]), int(ends[-1])):
+        first = max(segment.first_position, int(firsts[0]))
+        if first in wanted:
+            rows = log.read(segment)
+            batches.append(rows.slice(first - segment.first_position, wanted[first] - first))
+    positions = np.concatenate([np.arange(first, end) for first, end in wanted.items()])
+    kept = np.cumsum(kept_by_value(plan, batches, p, positions))
+    upto = kept[np.cumsum(ends - firsts) - 1]
+    return np.diff(upto, prepend=0)
 
 
 def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:
@@ -237,6 +257,9 @@ def kept_mask(
     """Which rows of [first, end), inside an opened segment, are kept; `None` for all of them."""
     if plan.unit == "key":
         return _key_mask(log, plan, segment, first, end, rows)
+    if plan.looks_into_rows:
+        inside = rows.slice(first - segment.first_position, end - first)
+        return kept_by_value(plan, [inside], segment.partition, np.arange(first, end))
     return None if plan.row_keep == SCALE else kept_rows(plan, segment.partition, first, end)
 
 

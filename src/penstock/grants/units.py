@@ -55,6 +55,8 @@ class Drawn:
 def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
     """How a grant's rows were drawn, after `evened`: a function of the offset and the log's headers alone."""
     plan = offset.plan
+    if plan.looks_into_rows:  # the others had no chance
+        return Drawn(0.0, {}, known=False)
     known = plan.unit != "chosen" or plan.drawn > 0
     known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
     known &= all(log.start(p) <= offset.start.get(p, 0) for p in offset.end)

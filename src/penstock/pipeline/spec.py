@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from penstock.class_shedders import WindowSettings, check_columns
 from penstock.config import FlowConfig, Place
 from penstock.cql.errors import CqlError
 from penstock.cql.families import Family
@@ -329,6 +330,7 @@ class PipelineConfig(FlowConfig):
             ((n, q.checkpoint.rstrip("/")) for n, q in queries if q.checkpoint is not None),
             "have a checkpoint of its own",
         )
+        self._check_shedders()
         for name in self.classes:
             if not any(query.cls == name for query in self.queries.values()):
                 raise refused(
@@ -402,6 +404,34 @@ class PipelineConfig(FlowConfig):
                         "key",
                     )
 
+    def _check_shedders(self) -> None:
+        """What a class's shedder looks into must be there, as far as columns are declared here."""
+        for name, query in self.queries.items():
+            settings = self.classes[query.cls].shedder_config()
+            for stream in self.streams_of(name):
+                schema, time = self.streams[stream].arrow_schema(), self.streams[stream].event_time
+                if schema is not None:
+                    with placing("classes", query.cls, "shedder_settings"):
+                        check_columns(settings, schema, stream, time)
+        for cls in self.classes:
+            times = self._times_of(cls)
+            if self._wants_time(cls) and len(times) > 1:
+                raise refused(
+                    "must name a column: the streams of its queries declare different event times",
+                    ", ".join(sorted(str(time) for time in times)),
+                    "column: at, or a class for each",
+                    *("classes", cls, "shedder_settings"),
+                )
+
+    def _wants_time(self, cls: str) -> bool:
+        settings = self.classes[cls].shedder_config()
+        return isinstance(settings, WindowSettings) and settings.column is None
+
+    def _times_of(self, cls: str) -> set[str | None]:
+        """Event times of the streams that a class's queries read."""
+        names = [name for name, query in self.queries.items() if query.cls == cls]
+        return {self.streams[stream].event_time for name in names for stream in self.streams_of(name)}
+
     def _check_log_sink(self, name: str, query: QueryConfig) -> None:
         if not isinstance(query.sink, LogSink):
             return
@@ -444,4 +474,10 @@ class PipelineConfig(FlowConfig):
 
     def flow_config(self) -> FlowConfig:
         """The part that the control plane needs."""
-        return FlowConfig.model_validate({name: getattr(self, name) for name in FlowConfig.model_fields})
+        classes = dict(self.classes)
+        for name in filter(self._wants_time, self.classes):  # logs do not know what a pipeline declares
+            column = next(iter(self._times_of(name)))
+            settings = {**classes[name].shedder_settings, **({} if column is None else {"column": column})}
+            classes[name] = classes[name].model_copy(update={"shedder_settings": settings})
+        values = {name: getattr(self, name) for name in FlowConfig.model_fields}
+        return FlowConfig.model_validate({**values, "classes": classes})

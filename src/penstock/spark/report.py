@@ -39,7 +39,7 @@ def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ADDED_UP, 0)})
             for key in ADDED_UP:
                 into[key] += query[key]
-            into |= {key: query[key] for key in ("fixed_s", "row_s", "sic", "silent")}
+            into |= {key: query.get(key) for key in ("fixed_s", "row_s", "sic", "silent", "shed_reason")}
     return found
 
 

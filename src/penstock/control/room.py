@@ -1,0 +1,190 @@
+"""What waits for the queries of a class, or will when their turns come, and how much of it these hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from penstock.control.classes import GovernedClass
+from penstock.control.members import Query
+from penstock.control.row_values import Inside
+from penstock.control.sic import SicLedger
+from penstock.control.turns import Turn
+from penstock.model import FloatArray
+from penstock.policies.quality.sic import BoolArray, IntArray
+from penstock.policies.shedding.base import ShedObservation, WaitingBatches
+
+EXPECTED_BATCHES = 8
+"""In so many batches the rows count that another query will have at its turn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Batches of one query, as arrays."""
+
+    rows: IntArray
+    sic: FloatArray
+    first_s: FloatArray
+    last_s: FloatArray
+
+    def split(self, batch: IntArray, rows: IntArray) -> Part:
+        """Smaller batches, each with some rows of one of these."""
+        each = self.sic[batch] * (rows / np.maximum(1, self.rows[batch]))
+        return Part(rows, each, self.first_s[batch], self.last_s[batch])
+
+    def only(self, which: BoolArray) -> Part:
+        """Some of the batches."""
+        return Part(self.rows[which], self.sic[which], self.first_s[which], self.last_s[which])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """Of a class's queries, the one that is granted first.
+
+    Attributes:
+        queries: All of them.
+        parts: What waits for each.
+        costs_s: What a row of each takes.
+        capacity_s: What the turns of a cycle hold.
+    """
+
+    queries: Sequence[Query]
+    parts: Sequence[Part]
+    costs_s: FloatArray
+    capacity_s: float
+
+    @property
+    def loads_s(self) -> FloatArray:
+        """What it takes to keep everything."""
+        loads_s: FloatArray = np.array([float(part.rows.sum()) for part in self.parts]) * self.costs_s
+        return loads_s
+
+    @property
+    def is_enough(self) -> bool:
+        return float(self.loads_s.sum()) <= self.capacity_s
+
+
+class Rooms:
+    """Says how much room there is, and shows it to a shedder.
+
+    Args:
+        ledger: The queries' SIC.
+        clock: Seconds since the epoch, as arrival times are.
+        timer: Seconds that never go back.
+    """
+
+    def __init__(self, ledger: SicLedger, clock: Callable[[], float], timer: Callable[[], float]) -> None:
+        self._ledger, self._clock, self._timer = ledger, clock, timer
+        self._decisions = 0
+
+    def of(
+        self,
+        governed: GovernedClass,
+        query: Query,
+        others: Sequence[Query],
+        mine: Sequence[Inside],
+        turn: Turn,
+    ) -> Room:
+        """The room of a class's turns; of the query to be granted, its waiting rows by segment."""
+        queries = [query, *others]
+        parts = [self._mine(query, mine), *(self._expected(other, turn.cycle_s) for other in others)]
+        costs_s = np.array([q.cost.row_s for q in queries])
+        capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
+        room = Room(queries, parts, costs_s, capacity_s)
+        if governed.gives_grants:
+            return room
+        return replace(room, capacity_s=governed.plant.keep_fraction * float(room.loads_s.sum()))
+
+    def observe(
+        self,
+        room: Room,
+        parts: Sequence[Part],
+        capacity_s: float | None = None,
+        lost_sic: float = 0.0,
+        **details: FloatArray | IntArray,
+    ) -> ShedObservation:
+        """What a shedder is shown.
+
+        Args:
+            room: What waits.
+            parts: The batches that it chooses among, of the first queries of the room.
+            capacity_s: Of the room, if left out.
+            lost_sic: Of rows of the first query that are not to choose among, and shed.
+            **details: By batch, what the shedder goes by: window, key or utility.
+        """
+        count = len(parts)
+        batches = WaitingBatches(
+            query=np.repeat(np.arange(count), [part.rows.size for part in parts]),
+            rows=np.concatenate([part.rows for part in parts]),
+            sic=np.concatenate([part.sic for part in parts]),
+            arrival_min_s=np.concatenate([part.first_s for part in parts]),
+            arrival_max_s=np.concatenate([part.last_s for part in parts]),
+            **details,  # type: ignore[arg-type]
+        )
+        self._decisions += 1
+        reported = self._if_all_were_kept(room)[:count]
+        reported[0] -= lost_sic
+        capacity_s = room.capacity_s if capacity_s is None else capacity_s
+        return ShedObservation(
+            self._decisions,
+            self._clock(),
+            batches,
+            reported,
+            np.zeros(count),
+            capacity_s,
+            room.costs_s[:count],
+        )
+
+    def _if_all_were_kept(self, room: Room) -> FloatArray:
+        """Each query's SIC over a window of which what waits is the newest part, kept whole."""
+        found = np.empty(len(room.queries))
+        for i, (query, part) in enumerate(zip(room.queries, room.parts, strict=True)):
+            new = float(part.sic.sum())
+            found[i] = self._level(query) * max(0.0, 1.0 - new) + new
+        return found
+
+    def _level(self, query: Query) -> float:
+        """A query's SIC; of one that others read, the lowest of theirs, for which it works too."""
+        now_s = self._timer()
+        names = [query.key, *self._ledger.readers_of(query.key)]
+        known = [sic for name in names if (sic := self._ledger.of(name, now_s).value) is not None]
+        return min(known, default=0.0)
+
+    def _row_sic(self, query: Query) -> dict[str, float]:
+        """By reader, what one of its rows adds to the query's SIC over a window."""
+        readers, now_s = [reader for reader in query.readers.values() if not reader.finished], self._timer()
+        usual = query.rate_per_s * self._ledger.stw_s / max(1, len(readers))
+        found = {}
+        for reader in readers:
+            rows = self._ledger.window_rows(query.key, reader.id, now_s) or usual
+            upstream = self._ledger.upstream(str(reader.log.directory), now_s)
+            found[reader.id] = upstream / (max(1.0, rows) * len(readers))
+        return found
+
+    def _mine(self, query: Query, mine: Sequence[Inside]) -> Part:
+        row_sic = self._row_sic(query)
+        rows = [kept for _, _, kept in mine]
+        return Part(
+            _joined(rows).astype(np.int64),
+            _joined([kept * row_sic.get(s.reader, 0.0) for s, _, kept in mine]),
+            _joined([s.arrival_min_s[at] for s, at, _ in mine]),
+            _joined([s.arrival_max_s[at] for s, at, _ in mine]),
+        )
+
+    def _expected(self, query: Query, cycle_s: float) -> Part:
+        """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait."""
+        waiting = 0 if query.waiting is None else query.waiting.rows
+        rows = max(float(waiting), query.rate_per_s * cycle_s)
+        row_sic = self._row_sic(query)
+        mean = sum(row_sic.values()) / max(1, len(row_sic))
+        count = min(EXPECTED_BATCHES, max(1, int(rows)))
+        each = np.full(count, max(1, round(rows / count)), np.int64) if rows >= 1 else np.empty(0, np.int64)
+        # as old then as this query's are now: spread over a cycle
+        arrival_s = self._clock() - cycle_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
+        return Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s)
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> FloatArray:
+    return np.concatenate(arrays).astype(np.float64) if arrays else np.empty(0)

@@ -1,0 +1,99 @@
+"""What a plan looks up in rows: what each is worth, or the window it is in. Numbers, in whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import InvalidInputError
+from penstock.grants.plan import SCALE, Plan, kept_positions
+from penstock.log.protocol import ARRIVAL
+
+Values = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+WORTHLESS = float(np.finfo(np.float64).min)
+"""What a row is worth whose utility is null or no number: it goes first."""
+
+NO_WINDOW = int(np.iinfo(np.int64).min)
+"""The window of rows without a time: they are kept or shed together."""
+
+
+def utilities(batches: Sequence[pa.RecordBatch], text: str) -> Values:
+    """What each row is worth by an expression in CQL; always a finite number.
+
+    Many batches of few rows are computed at once.
+    """
+    from penstock.cql.scalar import compile_number  # sqlglot takes a while to import; most plans need none
+
+    if not batches:
+        return np.empty(0)
+    number = compile_number(text, batches[0].schema)
+    found = number.of(_joined(batches, number.columns or (ARRIVAL,)))
+    return np.nan_to_num(found, nan=WORTHLESS, posinf=-WORTHLESS, neginf=WORTHLESS)
+
+
+def window_numbers(batches: Sequence[pa.RecordBatch], column: str, size_us: int) -> Numbers:
+    """The window of each row, aligned at the epoch: time / size, rounded down."""
+    if not batches:
+        return np.empty(0, np.int64)
+    times = _joined(batches, (column,)).column(column)
+    if column != ARRIVAL:
+        times = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+    filled: Numbers = times.fill_null(NO_WINDOW).to_numpy(zero_copy_only=False)
+    return np.where(filled == NO_WINDOW, NO_WINDOW, filled // size_us)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.RecordBatch:
+    """Some columns of rows that lie in several batches."""
+    chosen = [rows.select(list(columns)) for rows in batches]
+    return chosen[0] if len(chosen) == 1 else pa.concat_batches(chosen)
+
+
+def kept_by_value(
+    plan: Plan, batches: Sequence[pa.RecordBatch], partition: int, positions: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Which rows are kept by a plan that looks into them.
+
+    Args:
+        plan: Of unit `utility` or `window`.
+        batches: The rows as the log has them.
+        partition: Theirs.
+        positions: Theirs.
+    """
+    if plan.unit == "window":
+        return np.isin(window_numbers(batches, plan.by, plan.size_us), np.array(plan.windows, np.int64))
+    worth = utilities(batches, plan.by)
+    kept: npt.NDArray[np.bool_] = worth > plan.least
+    at = np.flatnonzero(worth == plan.least)
+    kept[at] = kept_positions(plan, partition, positions[at])
+    return kept
+
+
+def keep_best(worth: Values, count: int) -> tuple[float, int]:
+    """The plan's `least` and `row_keep` that keep about so many rows, the best ones.
+
+    All rows above a level are kept, and by coins a part of those just at it.
+    """
+    if count <= 0 or worth.size == 0:
+        return -WORTHLESS, 0
+    count = min(count, worth.size)
+    least = float(np.partition(worth, worth.size - count)[worth.size - count])
+    above, level = int((worth > least).sum()), int((worth == least).sum())
+    return least, min(SCALE, max(1, round((count - above) / level * SCALE)))
+
+
+def check_window_column(schema: pa.Schema, column: str, stream: str) -> None:
+    """Refuses a column that has no time."""
+    if column == ARRIVAL:
+        return
+    if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
+        times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+        raise InvalidInputError(
+            f"windows are over a timestamp column of stream {stream}",
+            repr(column),
+            f"one of {', '.join(times)}" if times else "leave it out: windows are then by arrival",
+        )

@@ -1,0 +1,159 @@
+"""Plans that look into rows: the best by utility, or whole windows; exact counts, and the same rows again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidInputError
+from penstock.grants.journal import Entry
+from penstock.grants.lane import shed_rows
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import SCALE, Plan
+from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
+from penstock.grants.units import drawn_by
+from penstock.grants.values import (
+    NO_WINDOW,
+    WORTHLESS,
+    check_window_column,
+    keep_best,
+    kept_by_value,
+    utilities,
+    window_numbers,
+)
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.flight import FlightLog, FlightServer
+from penstock.log.writer import LogConfig
+from penstock.testing import ManualClock
+
+SCHEMA = pa.schema([("v", pa.float64()), ("at", pa.timestamp("ms"))])
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    """2,000 rows in segments of 100: v counts 0 to 9 over and over, at is a hundredth of a second a row."""
+    clock = ManualClock(1000.0)
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(segment_rows=100), clock=clock) as made:
+        for first in range(0, 2000, 100):
+            ids = np.arange(first, first + 100)
+            made.append(pa.record_batch([ids % 10.0, pa.array(ids * 10, pa.timestamp("ms"))], schema=SCHEMA))
+            clock.advance(1.0)
+        yield made
+
+
+BEST = Plan("utility", row_keep=SCALE // 2, seed=3, by="v", least=7.0)
+WHOLE = Plan("window", by="at", size_us=SECOND, windows=(2, 3, 7), decided=8, chosen={0: (200, 300, 700)})
+
+
+def offset_of(plan: Plan) -> Offset:
+    return Offset("r", {0: 250}, {0: 930}, 3, {0: 260}, plan, Books())
+
+
+def kept_ids(log: EmbeddedLog, offset: Offset, tasks: int = 1) -> list[int]:
+    shares = share_out(select(log, offset), 0, tasks, 1)
+    return [
+        position
+        for share in shares
+        for stretch in share
+        for piece in read_range(log, offset.plan, stretch)
+        for position in piece.positions.tolist()
+    ]
+
+
+def test_rows_above_the_level_are_kept_and_coins_choose_among_those_at_it(log: EmbeddedLog) -> None:
+    kept = kept_ids(log, offset_of(BEST))
+    assert [i for i in kept if i % 10 > 7] == [i for i in range(260, 930) if i % 10 > 7]
+    at_level = [i for i in kept if i % 10 == 7]
+    assert 15 <= len(at_level) <= 52, "about half of 67"
+    assert len(kept) == len(at_level) + 134
+
+
+def test_kept_windows_are_whole_and_others_are_not_read(log: EmbeddedLog) -> None:
+    kept = kept_ids(log, offset_of(WHOLE))
+    assert kept == [*range(260, 400), *range(700, 800)]
+    assert select(log, offset_of(WHOLE))[0].first.tolist() == [260, 300, 700]
+
+
+@pytest.mark.parametrize("plan", [BEST, WHOLE])
+def test_books_tasks_and_the_shed_lane_agree_to_the_row(log: EmbeddedLog, plan: Plan) -> None:
+    offset = offset_of(plan)
+    assert evened(log, offset) == plan
+    books = grant_books(log, offset, select(log, offset))
+    kept = kept_ids(log, offset)
+    assert (books.admitted, books.late) == (len(kept), 10)
+    assert books.offered == 930 - 250
+    assert kept_ids(log, offset, tasks=4) == kept
+    shed = [p for piece in shed_rows(log, Entry(offset)) for p in piece.positions.tolist()]
+    assert sorted(kept + shed) == list(range(250, 930))
+    again = Offset.from_json(json.loads(json.dumps(offset.to_json())))
+    assert again == offset
+    assert kept_ids(log, again) == kept
+
+
+@pytest.mark.parametrize("plan", [BEST, WHOLE])
+def test_no_row_has_a_known_chance(log: EmbeddedLog, plan: Plan) -> None:
+    assert plan.keep_probability() is None
+    assert not plan.keeps_all
+    assert not drawn_by(log, offset_of(plan)).known
+
+
+def test_a_log_behind_a_server_gives_the_same_rows(log: EmbeddedLog) -> None:
+    with FlightServer(log.directory.parent) as server, FlightLog(server.address, "s") as remote:
+        for plan in (BEST, WHOLE):
+            assert kept_ids(remote, offset_of(plan)) == kept_ids(log, offset_of(plan))  # type: ignore
+
+
+def test_null_and_nan_are_worth_least_and_infinities_are_finite() -> None:
+    rows = pa.record_batch({"x": [1.0, None, float("nan"), float("inf"), float("-inf")]})
+    assert utilities([rows], "x").tolist() == [1.0, WORTHLESS, WORTHLESS, -WORTHLESS, WORTHLESS]
+    plan = Plan("utility", by="x", row_keep=SCALE, least=1.0)
+    assert kept_by_value(plan, [rows], 0, np.arange(5)).tolist() == [True, False, False, True, False]
+
+
+def test_an_expression_without_columns_is_worth_the_same_for_all_rows() -> None:
+    rows = pa.record_batch({"_arrival": [1, 2, 3]})
+    assert utilities([rows, rows], "1 + 1").tolist() == [2.0] * 6
+
+
+def test_windows_are_aligned_at_the_epoch_and_rows_without_a_time_are_one() -> None:
+    times = pa.array([0, 999, 1000, -1, None], pa.timestamp("ms", "UTC"))
+    rows = pa.record_batch({"at": times, "_arrival": pa.array([0, 1, 2, 3, 2_000_000])})
+    assert window_numbers([rows], "at", SECOND).tolist() == [0, 0, 1, -1, NO_WINDOW]
+    assert window_numbers([rows, rows], "_arrival", SECOND).tolist() == [0, 0, 0, 0, 2] * 2
+
+
+@given(
+    st.lists(st.integers(0, 5).map(float) | st.floats(allow_nan=False), max_size=300), st.integers(-1, 320)
+)
+def test_as_many_of_the_best_are_kept_as_asked_for(values: list[float], count: int) -> None:
+    worth = np.nan_to_num(np.array(values), posinf=-WORTHLESS, neginf=WORTHLESS)
+    least, row_keep = keep_best(worth, count)
+    wanted = min(max(count, 0), worth.size)
+    above, level = int((worth > least).sum()), int((worth == least).sum())
+    assert above <= wanted
+    assert above + level * row_keep / SCALE == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_column_that_has_no_time_is_refused_with_those_that_have() -> None:
+    check_window_column(SCHEMA, "at", "s")
+    check_window_column(SCHEMA, "_arrival", "s")
+    with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got 'v'; hint: one of at"):
+        check_window_column(SCHEMA, "v", "s")
+    with pytest.raises(InvalidInputError, match="got 'when'; hint: leave it out: windows are then by arr"):
+        check_window_column(pa.schema([("v", pa.int64())]), "when", "s")
+
+
+def test_a_range_of_a_task_reads_its_own_rows(log: EmbeddedLog) -> None:
+    pieces = list(read_range(log, WHOLE, Range(0, 350, 720, 5)))
+    assert [(piece.positions[0], piece.seq, piece.segment) for piece in pieces] == [
+        (350, 5, 300),
+        (700, 55, 700),
+    ]
