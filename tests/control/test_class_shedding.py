@@ -78,6 +78,21 @@ def test_a_query_behind_a_segment_that_sheds_is_made_up_for_it(virtual: Any) -> 
     assert sics(even)[0] > sics(even)[1:].max(), "the one that writes it works for the one behind it too"
 
 
+def test_streams_of_a_join_keep_the_same_stretch_of_time(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "balance-sic"}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    streams = {"a": virtual.stream(cluster, 20_000.0), "b": virtual.stream(cluster, 60_000.0)}
+    joined = cluster.add("joined", "gold", streams, machine)
+    cluster.add("other", "gold", virtual.stream(cluster, 40_000.0), machine)
+    cluster.run(WARM_S + MEASURED_S)
+    kept = {}
+    for stream in streams:
+        books = joined.offsets[f"joined-{stream}"].books
+        kept[stream] = books.admitted / (books.admitted + books.sampled + books.late)
+    assert kept["a"] == pytest.approx(kept["b"], abs=0.05)
+    assert kept["a"] < 0.8
+
+
 def test_nothing_is_shed_while_the_class_fits_or_runs_dry(virtual: Any) -> None:
     cluster, _ = run(virtual, 0.7, "balance-sic")
     assert cluster.status()["classes"]["gold"]["shed"] == 0

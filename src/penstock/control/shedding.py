@@ -123,8 +123,12 @@ class ClassShedding:
         return chosen if chosen is not None and chosen.rows <= most_rows else None
 
     def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
-        seen = self._rooms.observe(room, room.parts)
+        part, order = room.parts[0].in_step()
+        seen = self._rooms.observe(room, [part, *room.parts[1:]])
         decision = shedder.decide(seen)
+        keep = decision.keep.copy()
+        keep[order] = decision.keep[: order.size]
+        decision = replace(decision, keep=keep)
         if decision.unit == "key":
             return _cohort(decided, room.queries[0], mine, seen, decision)
         return _carried_out(decided, mine, seen, decision, shedder.knows_probability)
