@@ -137,8 +137,9 @@ class ClassShedding:
         query, *others = room.queries
         values = _look(known, query, mine, decided, Look(settings.worth))
         worth = np.concatenate([np.empty(0), *values])
-        self._seen[query.key] = sampled(worth)
-        samples = [self._seen.get(other.key, self._seen[query.key]) for other in others]
+        if worth.size:
+            self._seen[query.key] = sampled(worth)
+        samples = [self._seen.get(other.key, sampled(worth)) for other in others]
         ends = levels(worth, *samples)
         counted = [grouped(values, ends)]
         counted += [spread(p.rows, s, ends) for p, s in zip(room.parts[1:], samples, strict=True)]
@@ -215,12 +216,13 @@ class ClassShedding:
 
 
 def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
-    """The window of the last row that was kept with all others, where all were."""
+    """The window of the last row that was kept with all others, where all were; a tick kept nothing."""
     found = [
         known.at(reader.log, p, end - 1, looks[reader.id])
         for reader in query.readers.values()
         for p, end in reader.positions.items()
-        if reader.offset.plan.keeps_all and reader.offset.grant and end > reader.log.start(p)
+        if reader.offset.plan.keeps_all and reader.offset.grant and not reader.offset.tick
+        if end > reader.log.start(p)
     ]
     return max(found, default=None)
 
