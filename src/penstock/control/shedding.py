@@ -66,6 +66,8 @@ class ClassShedding:
         self._clock, self._rooms = clock, Rooms(ledger, clock, timer)
         self.values: dict[str, RowValues] = {}
         """By class, what was looked up in its waiting rows."""
+        self._long_s: dict[str, float] = {}
+        """By query, how long its last batch by worth was to be: beyond its turn if its rows are worth more."""
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
@@ -98,7 +100,7 @@ class ClassShedding:
             return None
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION)
-        latest_s = self._clock() + turn.of(query.key) - target_s
+        latest_s = self._clock() + max(turn.of(query.key), self._long_s.get(query.key, 0.0)) - target_s
         decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
@@ -115,7 +117,11 @@ class ClassShedding:
             chosen = self._by_worth(shedder, governed.settings, decided, mine, room, values)
         else:
             chosen = self._by_segment(shedder, decided, mine, room)
-        return chosen if chosen is not None and chosen.rows <= most_rows else None
+        if chosen is None or chosen.rows > most_rows:
+            return None
+        if isinstance(governed.settings, SemanticSettings):
+            self._long_s[query.key] = query.cost.batch_s(chosen.rows)
+        return chosen
 
     def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
         seen = self._rooms.observe(room, room.parts)
