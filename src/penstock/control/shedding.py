@@ -67,7 +67,7 @@ class ClassShedding:
         self.values: dict[str, RowValues] = {}
         """By class, what was looked up in its waiting rows."""
         self._long_s: dict[str, float] = {}
-        """By query, how long its last batch by worth was to be: beyond its turn if its rows are worth more."""
+        """By query, how long its last batch by worth was to be: beyond its turn where its rows are better."""
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
