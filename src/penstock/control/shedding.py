@@ -70,6 +70,8 @@ class ClassShedding:
         self._paths, self._clock, self._rooms = paths, clock, Rooms(ledger, clock, timer)
         self.values: dict[str, RowValues] = {}
         """By class, what was looked up in its waiting rows."""
+        self._long_s: dict[str, float] = {}
+        """By query, how long its last batch by worth was to be: beyond its turn where its rows are better."""
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
@@ -103,7 +105,7 @@ class ClassShedding:
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
         target_s *= 1.0 - SLACK_FRACTION
-        latest_s = self._clock() + turn.of(query.key) - target_s
+        latest_s = self._clock() + max(turn.of(query.key), self._long_s.get(query.key, 0.0)) - target_s
         decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
@@ -120,7 +122,11 @@ class ClassShedding:
             chosen = self._by_worth(shedder, governed.settings, decided, mine, room, values)
         else:
             chosen = self._by_segment(shedder, decided, mine, room)
-        return chosen if chosen is not None and chosen.rows <= most_rows else None
+        if chosen is None or chosen.rows > most_rows:
+            return None
+        if isinstance(governed.settings, SemanticSettings):
+            self._long_s[query.key] = query.cost.batch_s(chosen.rows)
+        return chosen
 
     def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
         part, order = room.parts[0].in_step()
@@ -146,8 +152,9 @@ class ClassShedding:
         query, *others = room.queries
         values = _look(known, query, mine, decided, Look(settings.worth))
         worth = np.concatenate([np.empty(0), *values])
-        self._seen[query.key] = sampled(worth)
-        samples = [self._seen.get(other.key, self._seen[query.key]) for other in others]
+        if worth.size:
+            self._seen[query.key] = sampled(worth)
+        samples = [self._seen.get(other.key, sampled(worth)) for other in others]
         ends = levels(worth, *samples)
         counted = [grouped(values, ends)]
         counted += [spread(p.rows, s, ends) for p, s in zip(room.parts[1:], samples, strict=True)]
@@ -224,12 +231,13 @@ class ClassShedding:
 
 
 def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
-    """The window of the last row that was kept with all others, where all were."""
+    """The window of the last row that was kept with all others, where all were; a tick kept nothing."""
     found = [
         known.at(reader.log, p, end - 1, looks[reader.id])
         for reader in query.readers.values()
         for p, end in reader.positions.items()
-        if reader.offset.plan.keeps_all and reader.offset.grant and end > reader.log.start(p)
+        if reader.offset.plan.keeps_all and reader.offset.grant and not reader.offset.tick
+        if end > reader.log.start(p)
     ]
     return max(found, default=None)
 
