@@ -37,14 +37,14 @@ class Part:
     def in_step(self) -> tuple[Part, IntArray]:
         """The same batches by arrival, each row worth the same, and where each stood.
 
-        Among rows of equal worth a shedder takes the first. By the SIC of their sources it would take those of
-        the smaller stream, and a join would have one side without the other; in step, all streams and
+        Among rows of equal worth a shedder takes the first. By the SIC of their sources it would take those
+        of the smaller stream, and a join would have one side without the other; in step, all streams and
         partitions keep the same stretch of time.
         """
         order = np.argsort(self.first_s, kind="stable")
         row_sic = float(self.sic.sum()) / max(1, int(self.rows.sum()))
         rows = self.rows[order]
-        return Part(rows, rows * row_sic, self.first_s[order], self.last_s[order]), order
+        return Part(rows, rows.astype(np.float64) * row_sic, self.first_s[order], self.last_s[order]), order
 
     def only(self, which: BoolArray) -> Part:
         """Some of the batches."""
