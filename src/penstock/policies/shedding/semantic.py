@@ -19,6 +19,10 @@ from penstock.policies.shedding.base import (
 )
 
 
+_NONE = -1e308
+"""So low is only what a plant gives rows that have no utility."""
+
+
 @dataclass(frozen=True, slots=True)
 class SemanticConfig:
     """What makes a batch worth less: its key lies in a range, or, without a range, its utility is low.
@@ -82,7 +86,7 @@ class SemanticShedder(BatchShedder):
         order = tie[np.argsort(-utility[tie], kind="stable")]
         keep = keep_in_order(order, load, observation.capacity)
         least = float(utility[keep].min()) if keep.any() else 0.0
-        how = f"utility {least:.4g} or more"
+        how = f"utility {least:.4g} or more" if least > _NONE else "also such without a utility"
         return decision(observation, keep, load, describe(observation, keep, load, how))
 
     def _utility(self, observation: ShedObservation) -> FloatArray:
