@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -177,9 +178,16 @@ def kept_buckets(plan: Plan, buckets: int) -> npt.NDArray[np.bool_]:
 
 def bucket_ranks(plan: Plan, buckets: int) -> npt.NDArray[np.int64]:
     """Each bucket's place in the order that the seed fixes."""
-    order = np.argsort(_toss(plan.seed, 1 << 20, np.arange(buckets, dtype=np.int64)), kind="stable")
+    return _ranks(plan.seed, buckets)
+
+
+@lru_cache(maxsize=16)
+def _ranks(seed: int, buckets: int) -> npt.NDArray[np.int64]:
+    """The same for every segment of a grant, and a cohort's for all grants."""
+    order = np.argsort(_toss(seed, 1 << 20, np.arange(buckets, dtype=np.int64)), kind="stable")
     ranks = np.empty(buckets, np.int64)
     ranks[order] = np.arange(buckets)
+    ranks.setflags(write=False)
     return ranks
 
 
