@@ -18,7 +18,6 @@ from penstock.policies.shedding.base import (
     keep_in_order,
 )
 
-
 _NONE = -1e308
 """So low is only what a plant gives rows that have no utility."""
 
