@@ -25,7 +25,7 @@ from penstock.spark.capacity import find_batch_rows, warm_up
 from .rig import Rig, median
 
 TARGET_S, SETTLE_S = 8.0, 24.0
-SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 65_536, 256
+SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 262_144, 256
 DEVICES = 100_000
 SETTINGS = {"overrun_fraction": 0.3, "late_fraction": 0.3}
 """Of the class: a grant that sheds late rows gives its windows no interval."""

@@ -43,10 +43,10 @@ IDS = 4000
 TARGET_S, STW_S = 60.0, 60.0
 OVERLOADS = (2.0, 5.0)
 SHEDDERS = ("balance-sic", "random")
-SETTLING, WINDOWS = 2, 3
+SETTLING, WINDOWS = 1.5, 2
 """Source time windows of each case before it is looked at, and those that are."""
 READY_S = 300.0
-QUIET_PER_S, QUIET_S = 100.0, 150.0
+QUIET_PER_S, QUIET_S = 100.0, 90.0
 """Unit rate at first, while costs are learned."""
 FLOOD_PER_S = 800.0
 """A unit rate that no machine of this size can take."""
@@ -231,7 +231,7 @@ def _learn(rig: Rig, run: BenchRun) -> float:
         fixed_s = sum(query["fixed_s"] for query in known.values())
         time.sleep(SETTLING * STW_S)
         before, from_s = thirty.admitted(), time.monotonic()
-        time.sleep(2 * STW_S)
+        time.sleep(STW_S)
         per_s = (thirty.admitted() - before) / (time.monotonic() - from_s)
     run.note(f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle; they take {per_s:,.0f} rows/s")
     return per_s / sum(offered().values())
