@@ -16,6 +16,7 @@ import penstock
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Range, read_range
+from penstock.grants.units import Drawn, drawn_column
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.protocol import ORIGIN
 from penstock.log.writer import LogConfig
@@ -56,6 +57,17 @@ def test_weights_and_kept_parts_of_a_segment_multiply_and_its_sic_stays(tmp_path
         assert with_metadata(piece, (), 5.0, 0.9).schema.names == READINGS.names
         with pytest.raises(InvalidInputError, match=r"missing \['_sic', '_weight', '_kept'\]"):
             log.append(rows)
+
+
+def test_rows_that_a_shedder_chose_have_no_weight_behind_a_segment_either(tmp_path: Path) -> None:
+    with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
+        columns = ([0.1, 0.2, 0.3], [None, 4.0, 1.0], [0.5, 0.25, 1.0])
+        kept = [*readings(range(3)).columns, *(pa.array(values, pa.float64()) for values in columns)]
+        log.append(pa.RecordBatch.from_arrays(kept, schema=log.append_schema))
+        (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 3, 0))
+        assert with_metadata(piece, ("_weight",), 5.0, 0.9).column("_weight").to_pylist() == [None, 20.0, 5.0]
+        known = drawn_column(Drawn(0.0, {}), 0, piece).field("known").to_pylist()
+        assert known == [False, False, True], "only the last was sure to be kept"
 
 
 def test_rows_of_a_stream_without_kept_parts_have_that_of_their_grant(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.log.protocol import StreamLog
 from penstock.model import FloatArray
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reader:
     """One governed source of one streaming query, with the connection of its planner."""
 
@@ -59,7 +59,7 @@ class Gone:
     oldest_s: float | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lease:
     """A grant that a query holds: proposed, then logged, then done with its next question.
 
@@ -158,7 +158,7 @@ BURST = 8.0
 """So many times faster than the usual rate that of the last moments forgets."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Query:
     """A streaming query: one or several readers that share each micro-batch."""
 

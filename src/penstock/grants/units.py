@@ -111,7 +111,7 @@ def drawn_column(
         unit[:], contrast[:] = of.unit[at], of.contrast[at]
     known = np.full(count, drawn.known)
     if "_weight" in piece.rows.schema.names:  # rows of a segment that were sampled before, with other units
-        known &= piece.rows.column("_weight").to_numpy() == 1.0
+        known &= piece.rows.column("_weight").to_numpy(zero_copy_only=False) == 1.0
     columns = [
         pa.array(np.full(count, drawn.within)),
         pa.array(unit, mask=unit == NO_UNIT),

@@ -17,7 +17,8 @@ Rows: TypeAlias = pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, obj
 
 def stored_schema(user_schema: pa.Schema, origin: bool = False) -> pa.Schema:
     """The user's columns and the log's; a segment's rows also keep what they stand for."""
-    kept = [pa.field(name, pa.float64(), nullable=False) for name in ORIGIN if name != ARRIVAL]
+    # rows that a shedder chose have no known chance, and no weight
+    kept = [pa.field(n, pa.float64(), nullable=n == "_weight") for n in ORIGIN if n != ARRIVAL]
     return pa.schema([*user_schema, *(kept if origin else ()), pa.field(ARRIVAL, pa.int64(), nullable=False)])
 
 
