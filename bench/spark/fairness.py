@@ -43,7 +43,7 @@ IDS = 4000
 TARGET_S, STW_S = 60.0, 60.0
 OVERLOADS = (2.0, 5.0)
 SHEDDERS = ("balance-sic", "random")
-SETTLING, WINDOWS = 1.5, 2
+SETTLING, WINDOWS = 2.5, 2
 """Source time windows of each case before it is looked at, and those that are."""
 READY_S = 300.0
 QUIET_PER_S, QUIET_S = 100.0, 90.0
@@ -226,10 +226,10 @@ def offered() -> dict[str, float]:
 
 def _learn(rig: Rig, run: BenchRun) -> float:
     """The unit rate that the queries can take: what they admit a second of a flood."""
-    with Thirty(rig, FLOOD_PER_S, READY_S + (SETTLING + WINDOWS) * STW_S, "random") as thirty:
+    with Thirty(rig, FLOOD_PER_S, READY_S + 4 * STW_S, "random") as thirty:
         known = thirty.await_costs()
         fixed_s = sum(query["fixed_s"] for query in known.values())
-        time.sleep(SETTLING * STW_S)
+        time.sleep(1.5 * STW_S)
         before, from_s = thirty.admitted(), time.monotonic()
         time.sleep(STW_S)
         per_s = (thirty.admitted() - before) / (time.monotonic() - from_s)
