@@ -16,7 +16,12 @@ demo: $(STAMP) ## Run the demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest -m "not spark" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m spark
+else
+	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .
