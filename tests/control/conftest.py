@@ -229,10 +229,21 @@ def delay(query: SimulatedQuery, quantile: float, from_s: float) -> float:
     return float(delays_s[order][np.searchsorted(upto, quantile * upto[-1])])
 
 
+def check_books(cluster: VirtualCluster) -> None:
+    """offered = admitted + shed + waiting, and offered is what the log has, or had when the query left."""
+    for query in cluster.queries.values():
+        found = cluster.status()["classes"][query.cls]["queries"][query.key]
+        assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
+        there = sum(log.end(p) for log in query.logs.values() for p in range(log.partitions))
+        assert found["offered"] <= there if query.stopped else found["offered"] == there
+        assert found["admitted"] == sum(batch.books.admitted for batch in query.batches)
+
+
 class Cluster:
     """What tests get: makes configurations, paced streams and clusters in one temporary directory."""
 
     machine, admitted_between, delay = Machine, staticmethod(admitted_between), staticmethod(delay)
+    check_books = staticmethod(check_books)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -36,14 +36,6 @@ def sics(cluster: Any) -> np.ndarray:
     return np.array([found[f"q{i}"]["sic"] for i in range(len(RATES))])
 
 
-def check_books(cluster: Any, queries: list) -> None:
-    found = cluster.status()["classes"]["gold"]["queries"]
-    for query in queries:
-        books = found[query.key]
-        assert books["offered"] == books["admitted"] + books["shed"] + books["waiting"]
-        assert books["offered"] == sum(log.end() for log in query.logs.values())
-
-
 @pytest.mark.parametrize("shedder", ["balance-sic", "random", "oldest"])
 @pytest.mark.parametrize("times", [2.0, 6.0])
 def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
@@ -56,7 +48,7 @@ def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
         chosen = [b.offset.plan for b in query.batches if b.offset.plan.unit == "chosen"]
         assert chosen
         assert all((plan.keep_probability() is not None) == (shedder == "random") for plan in chosen)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     admitted = sum(virtual.admitted_between(query, since, cluster.timer()) for query in queries)
     machine = virtual.machine()
     assert admitted / MEASURED_S >= 0.8 * (1 - len(RATES) * machine.fixed_s / TARGET_S) / machine.row_s
@@ -104,7 +96,7 @@ def test_nothing_is_shed_while_the_class_fits_or_runs_dry(virtual: Any) -> None:
 def test_a_manager_that_gives_a_keep_fraction_says_how_much(virtual: Any) -> None:
     cluster, queries = run(virtual, 3.0, "balance-sic", manager="aloma")
     assert any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     assert jain_index(sics(cluster)) >= 0.95
 
 
@@ -116,7 +108,7 @@ def test_a_cohort_keeps_the_same_keys_for_all_queries(virtual: Any) -> None:
         for i in range(2)
     ]
     cluster.run(60.0)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     plans = [query.batches[-1].offset.plan for query in queries]
     assert {plan.unit for plan in plans} == {"key"}
     assert plans[0].seed == plans[1].seed

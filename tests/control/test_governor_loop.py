@@ -29,15 +29,6 @@ def gold(**others: Any) -> dict[str, dict[str, Any]]:
     return {"gold": {"target": TARGET_S, **others}}
 
 
-def check_books(cluster: Any) -> None:
-    """offered = admitted + shed + waiting, and offered is what the log has, or had when the query left."""
-    for query in cluster.queries.values():
-        found = cluster.status()["classes"][query.cls]["queries"][query.key]
-        assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
-        there = sum(log.end(p) for log in query.logs.values() for p in range(log.partitions))
-        assert found["offered"] <= there if query.stopped else found["offered"] == there
-
-
 def capacity_per_s(virtual: Any, target_s: float = TARGET_S) -> float:
     return float(virtual.machine().capacity_per_s(target_s))
 
@@ -62,7 +53,7 @@ def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual:
     assert admitted >= 0.85 * capacity_per_s(virtual)
     waiting_s = cluster.status()["classes"]["gold"]["oldest_waiting_s"]
     assert waiting_s is None or waiting_s <= TARGET_S
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 @pytest.mark.parametrize("times", [0.02, 0.3, 0.8])
@@ -97,7 +88,7 @@ def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back
 
     def check(cluster: Any) -> None:
         if len(moments) % 7 == 0:
-            check_books(cluster)
+            virtual.check_books(cluster)
         moments.append(cluster.timer())
 
     cluster.checks.append(check)
@@ -162,7 +153,7 @@ def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
     assert 48.0 * slots <= total <= 48.0 * (slots + 1), "the slots are in use, and one more as batches start"
     for query in cluster.queries.values():
         assert virtual.delay(query, 0.95, cluster.timer() - 40.0) <= TARGET_S
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_take_long_at_times(
@@ -252,7 +243,7 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: A
     # the first batch of the burst is at most four times the largest before: some of what it leaves is late
     high = cluster.status()["classes"]["high"]
     assert high["shed"] <= 0.03 * high["offered"]
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: Any) -> None:
@@ -272,7 +263,7 @@ def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: 
         "a quarter of the share would be half of what it needs"
     )
     assert virtual.delay(heavy, 0.95, cluster.timer() - 60.0) <= 5.0
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_changed(virtual: Any) -> None:
@@ -289,7 +280,7 @@ def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_chan
     change_class(cluster.governor, "bulk", {"target": "6s", "lendable_fraction": 0.25})
     assert cluster.governor.capacity.shares["bulk"] == pytest.approx(0.4 * 0.75, abs=0.01)
     cluster.run(20.0)
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(virtual: Any) -> None:
@@ -370,7 +361,7 @@ def test_a_query_of_two_streams_keeps_its_target_and_never_deadlocks(virtual: An
     since = cluster.timer() - 30.0 + WARM_S
     assert virtual.delay(query, 0.95, since) <= TARGET_S
     assert virtual.admitted_between(query, since, cluster.timer()) / 18.0 >= 0.8 * capacity_per_s(virtual)
-    check_books(cluster)
+    virtual.check_books(cluster)
     one, two = (query.offsets[f"join-{slot}"].books for slot in "01")
     assert one.admitted / one.offered == pytest.approx(two.admitted / two.offered, rel=0.15)
 
@@ -455,7 +446,7 @@ def test_another_manager_takes_over_while_it_runs(virtual: Any) -> None:
         cluster.run(2.4)
         assert cluster.status()["classes"]["gold"]["manager"] == manager
     assert virtual.delay(query, 0.5, cluster.timer() - 2.0) <= 1.5 * TARGET_S
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 @pytest.mark.parametrize("manager", ["aloma", "seamless"])
@@ -475,7 +466,7 @@ def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: An
     for name in ("gold", "silver"):
         assert found[name]["shed"] <= 0.02 * found[name]["offered"], name
     assert found["bulk"]["shed"] > 0.3 * found["bulk"]["offered"]
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 @pytest.mark.parametrize("manager", ["aloma", "ctrl"])
@@ -486,7 +477,7 @@ def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Any, mana
     assert virtual.delay(query, 0.95, since) <= 2.0 * TARGET_S
     admitted = virtual.admitted_between(query, since, cluster.timer()) / 40.0
     assert admitted >= 0.85 * capacity_per_s(virtual)
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Any) -> None:
@@ -500,7 +491,7 @@ def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Any) -> None:
     seeds = {b.offset.plan.seed for b in query.batches if b.offset.plan.unit == "key"}
     assert len(seeds) == 1, "a cohort lasts"
     assert virtual.delay(query, 0.95, since) <= 1.1 * TARGET_S
-    check_books(cluster)
+    virtual.check_books(cluster)
 
 
 def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Any) -> None:
@@ -534,7 +525,7 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
         cluster.clock.now_s -= 3600.0
         feed(8.0)
         after = query.offsets["q"].books
-        check_books(cluster)
+        virtual.check_books(cluster)
         empty = [b for b in query.batches if not b.books.admitted and b.began_s > cluster.timer() - 8.0]
     assert after.admitted - before.admitted >= 0.7 * 8.0 * rate_per_s
     assert after.shed - before.shed <= 0.1 * 8.0 * rate_per_s

@@ -50,15 +50,6 @@ def values(batches: list[pa.RecordBatch], name: str) -> np.ndarray:
     return np.concatenate([np.empty(0), *(rows.column(name).to_numpy() for rows in batches)])
 
 
-def check_books(cluster: Any, queries: list) -> None:
-    found = cluster.status()["classes"]["gold"]["queries"]
-    for query in queries:
-        books = found[query.key]
-        assert books["offered"] == books["admitted"] + books["shed"] + books["waiting"]
-        assert books["offered"] == sum(log.end() for log in query.logs.values())
-        assert books["admitted"] == sum(b.books.admitted for b in query.batches)
-
-
 def check_delays(virtual: Any, cluster: Any, queries: list) -> None:
     """The target holds, and the capacity is used."""
     since = cluster.timer() - MEASURED_S
@@ -73,7 +64,7 @@ def check_delays(virtual: Any, cluster: Any, queries: list) -> None:
 
 def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Any) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", utility="value % 100 + 0.5")
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     check_delays(virtual, cluster, queries)
     for query in queries:
         (log,) = query.logs.values()
@@ -98,7 +89,7 @@ def test_values_are_remembered_only_while_their_rows_wait(virtual: Any) -> None:
 
 def test_a_range_is_shed_before_anything_else_is(virtual: Any) -> None:
     cluster, queries = run(virtual, 1.4, "semantic", by="range", key="value", shed_from=10, shed_to=89)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     for query in queries:
         (log,) = query.logs.values()
         batch = [b for b in query.batches if b.offset.plan.unit == "utility"][-1]
@@ -111,7 +102,7 @@ def test_a_range_is_shed_before_anything_else_is(virtual: Any) -> None:
 
 def test_a_range_that_holds_all_rows_is_shed_at_random(virtual: Any) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", by="range", key="value", shed_from=0)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     check_delays(virtual, cluster, queries)
     (log,) = queries[0].logs.values()
     batch = [b for b in queries[0].batches if b.offset.plan.unit == "utility"][-1]
@@ -128,7 +119,7 @@ def test_the_better_rows_of_one_query_go_before_the_worse_of_another(virtual: An
     machine = virtual.machine(row_s=ROW_S)
     queries = [cluster.add(name, "gold", log, machine) for name, log in (("small", small), ("large", large))]
     cluster.run(45.0)
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     since = cluster.timer() - MEASURED_S
     assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in queries)
     part = [q.batches[-1].books.admitted / q.batches[-1].books.offered for q in queries]
@@ -161,7 +152,7 @@ def test_rows_that_are_only_expected_are_spread_as_a_sample_is() -> None:
 def test_windows_are_kept_whole_over_all_batches(virtual: Any, times: float) -> None:
     size_us = 400_000
     cluster, queries = run(virtual, times, "window", size="400ms")
-    check_books(cluster, queries)
+    virtual.check_books(cluster)
     check_delays(virtual, cluster, queries)
     for query in queries:
         (log,) = query.logs.values()
@@ -184,7 +175,7 @@ def test_both_streams_of_a_query_keep_the_same_windows(virtual: Any) -> None:
     streams = {slot: virtual.stream(cluster, rate, 60.0) for slot, rate in (("a", 9_000.0), ("b", 4_000.0))}
     query = cluster.add("join", "gold", streams, virtual.machine(row_s=ROW_S))
     cluster.run(30.0)
-    check_books(cluster, [query])
+    virtual.check_books(cluster)
     plans = {reader: offset.plan for reader, offset in query.offsets.items()}
     assert {plan.unit for plan in plans.values()} == {"window"}
     assert len({plan.windows for plan in plans.values()}) == 1
