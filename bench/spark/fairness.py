@@ -233,7 +233,9 @@ def _learn(rig: Rig, run: BenchRun) -> float:
         before, from_s = thirty.admitted(), time.monotonic()
         time.sleep(STW_S)
         per_s = (thirty.admitted() - before) / (time.monotonic() - from_s)
-    run.note(f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle; they take {per_s:,.0f} rows/s")
+    seen = f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle; they take {per_s:,.0f} rows/s"
+    run.note(seen)
+    run.progress(seen)
     return per_s / sum(offered().values())
 
 
@@ -255,11 +257,13 @@ def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str,
                 }
                 spreads.append(Spread.of(np.array(list(sics.values()))))
                 cls = thirty.flow.status()["classes"]["all"]
-                run.note(
+                seen = (
                     f"{shedder} {overload:g}x: Jain {spreads[-1].jain:.3f}, SIC {spreads[-1].mean:.3f} "
                     f"({min(sics.values()):.3f} to {max(sics.values()):.3f}), {len(sics)} queries, "
                     f"p95 {cls['delay_since_mark']['p95_s'] or 0:.1f} s"
                 )
+                run.note(seen)
+                run.progress(seen)
                 thirty.flow.mark()
             found[shedder] = spreads
     return found

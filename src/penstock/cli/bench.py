@@ -85,7 +85,7 @@ def _run_one(bench: Bench, quick: bool, seed: int, repeats: int | None, plots: P
 
 
 class _Teller:
-    """Shows a bench's progress as a bar."""
+    """Shows a bench's progress as a bar; without a terminal, its texts as lines of a log."""
 
     def __init__(self, bar: Progress, bench_id: str) -> None:
         self._bar, self._id = bar, bench_id
@@ -96,6 +96,8 @@ class _Teller:
             self._bar.update(self._task, total=total)
         if text is not None:
             self._bar.update(self._task, description=f"{self._id}: {text}")
+            if self._bar.disable:
+                self._bar.console.print(f"{self._id}: {text}", markup=False, soft_wrap=True)
         self._bar.update(self._task, advance=advance)
 
 
