@@ -269,6 +269,7 @@ def test_exit_codes_are_0_within_1_outside_and_2_for_bad_input(
     write()
     assert main(["bench", "run", "paper/fig1", "--repeats", "4"]) == 0
     assert main(["bench", "run", "paper/fig2"]) == 1
+    capsys.readouterr()
     assert main(["bench", "run", "paper/fig3"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -382,6 +383,13 @@ def test_progress_reaches_the_bar_and_is_ignored_without_one() -> None:
     BenchRun(on_progress=lambda *news: told.append(news)).progress("half", advance=1, total=2)
     BenchRun().progress("nobody listens")
     assert told == [("half", 1, 2)]
+
+
+def test_without_a_terminal_progress_is_lines_on_stderr_and_not_in_the_results(write: Write) -> None:
+    write()
+    ran = invoke("run", "paper/fig1")
+    assert "paper/fig1: measuring\n" in ran.stderr
+    assert "measuring" not in ran.stdout
 
 
 def test_loading_leaves_only_the_last_folders_modules_behind(write: Write) -> None:
