@@ -20,6 +20,7 @@ from tests.waits import PATIENCE_S, until
 from penstock.config import load_flow_config
 from penstock.control.client import ControlClient, ControlSilentError
 from penstock.control.rundir import read_run
+from penstock.control.server import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.log.embedded import EmbeddedLog
@@ -266,6 +267,14 @@ def test_a_reader_that_is_not_first_in_its_query_is_told_to_wait(control: Contro
     assert granted(client, "second-1")["tick"]
     assert client.request(ask("second-2"))["end"] == {"0": 10}
     client.close()
+
+
+def test_questions_are_held_longer_the_more_queries_wait_up_to_what_stopping_one_may_take() -> None:
+    assert hold_s(1) == HOLD_S
+    assert hold_s(31) == pytest.approx(31 / QUESTIONS_PER_S)
+    assert hold_s(1000) == LONGEST_HOLD_S
+    assert poll_s(1) == POLL_S
+    assert POLL_S < poll_s(31) < hold_s(31) / 10
 
 
 def test_commands_are_carried_out(control: Control) -> None:

@@ -201,12 +201,13 @@ class Governor:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def ask(self, reader_id: str, start: Offset) -> None:
-        """A source asks for its next offset: what its query held before is done."""
+    def ask(self, reader_id: str, start: Offset) -> bool:
+        """A source asks for its next offset: what its query held before is done, which is said."""
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
-        lease = query.lease
+        lease, done = query.lease, False
         if lease is not None and reader_id in lease.answered:
+            done = True
             if lease.logged or start.grant > reader.offset.grant or lease.replay:
                 self._complete(query, lease)
             else:  # proposed, but Spark never ran it: the books ignore it
@@ -217,6 +218,7 @@ class Governor:
         query.looked_s = -math.inf  # a new question is answered by what waits now
         if query.leader is None:
             query.leader = reader_id
+        return done
 
     def finish(self, reader_id: str, start: Offset) -> None:
         """A reader under AvailableNow is at its end: another of its query's readers opens the next grants."""
@@ -256,6 +258,10 @@ class Governor:
     def is_leader(self, reader_id: str) -> bool:
         """Whether this reader asks first in its query's micro-batches."""
         return self.queries[self.readers[reader_id].query].leader == reader_id
+
+    def is_refused(self, reader_id: str) -> bool:
+        """Whether this reader's query gets no more grants."""
+        return self.queries[self.readers[reader_id].query].refused
 
     def planned(self, reader_id: str, offset: Offset, admitted: int, set_aside: bool = False) -> bool:
         """Spark plans a batch; its tasks come next.
