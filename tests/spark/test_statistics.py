@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,14 @@ def test_selectivity_is_of_the_batches_that_were_looked_at_each_once() -> None:
     for report in (progress(1, 100, 10), progress(1, 100, 10), progress(4, 300, 70), progress(5, 50, None)):
         found.add(report)
     assert found.fraction == pytest.approx(80 / 400)
+
+
+def test_looking_back_takes_in_what_was_not_looked_at_and_nothing_twice() -> None:
+    found = Selectivity()
+    found.add(progress(2, 100, 10))
+    remembered = [progress(1, 100, 90), progress(2, 100, 10), progress(3, 100, 30)]
+    found.look_back(SimpleNamespace(recentProgress=remembered))  # type: ignore[arg-type]
+    assert found.fraction == pytest.approx(40 / 200)
 
 
 def family() -> Family:

@@ -299,6 +299,9 @@ class _Running:
         self.producers.stop()
         drained = self.flow.drain(drain_s) if drain_s > 0 else None
         self._look_for_failures()
+        for name, query in self.queries.items():
+            if name not in self.failed:  # a short run was over before each had been looked at
+                self._selectivity[name].look_back(query)
         with suppress(ControlSilentError):
             self._status = self.flow.status()
         self.flow.stop()

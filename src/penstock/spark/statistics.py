@@ -36,6 +36,11 @@ class Selectivity:
         if last is not None:
             self.add(dict(last))
 
+    def look_back(self, query: StreamingQuery) -> None:
+        """Takes in the micro-batches since the last look, as far back as Spark remembers them."""
+        for progress in query.recentProgress:
+            self.add(dict(progress))
+
     def add(self, progress: Mapping[str, Any]) -> None:
         """Takes in what Spark reports of a micro-batch."""
         observed = (progress.get("observedMetrics") or {}).get(OBSERVED)
