@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
@@ -43,12 +44,14 @@ IDS = 4000
 TARGET_S, STW_S = 60.0, 60.0
 OVERLOADS = (2.0, 5.0)
 SHEDDERS = ("balance-sic", "random")
+WARMING = 3.5
+"""Source time windows of a flood before the capacity is measured: until then Spark's code becomes faster."""
 SETTLING, WINDOWS = 2.5, 2
 """Source time windows of each case before it is looked at, and those that are."""
 READY_S = 300.0
 QUIET_PER_S, QUIET_S = 100.0, 90.0
 """Unit rate at first, while costs are learned."""
-FLOOD_PER_S = 800.0
+FLOOD_PER_S = 2000.0
 """A unit rate that no machine of this size can take."""
 HEAP = "6g"
 
@@ -103,11 +106,12 @@ def fairness(run: BenchRun) -> None:
         capacity = _learn(rig, run)
         for overload in overloads:
             found = _run(rig, run, capacity, overload)
-            for shedder, spreads in found.items():
+            for shedder, seen in found.items():
                 name = f"{shedder.partition('-')[0]}_{overload:g}x"
-                run.row(f"jain_{name}", float(np.mean([s.jain for s in spreads])))
-                run.row(f"mean_sic_{name}", float(np.mean([s.mean for s in spreads])))
-            balance, random = (float(np.mean([s.jain for s in found[name]])) for name in SHEDDERS)
+                run.row(f"jain_{name}", seen.jain)
+                run.row(f"mean_sic_{name}", seen.mean)
+                run.row(f"offered_to_admitted_{name}", seen.overload)
+            balance, random = (found[name].jain for name in SHEDDERS)
             run.row(f"jain_{overload:g}x", balance)
             run.row(f"jain_over_random_{overload:g}x", balance - random)
 
@@ -179,9 +183,10 @@ class Thirty:
                 raise PenstockError(f"query {query.name} runs; got {error}")
         return {q["name"]: q for q in self.flow.status()["classes"]["all"]["queries"].values()}
 
-    def admitted(self) -> int:
-        """Rows, of all queries."""
-        return int(self.flow.status()["classes"]["all"]["admitted"])
+    def books(self) -> NDArray[np.int64]:
+        """Rows offered and admitted, of all queries."""
+        cls = self.flow.status()["classes"]["all"]
+        return np.array([cls["offered"], cls["admitted"]], np.int64)
 
     def await_costs(self) -> dict[str, dict[str, Any]]:
         """Until the cost of every query is known, and the quiet stretch is over."""
@@ -226,21 +231,38 @@ def offered() -> dict[str, float]:
 
 def _learn(rig: Rig, run: BenchRun) -> float:
     """The unit rate that the queries can take: what they admit a second of a flood."""
-    with Thirty(rig, FLOOD_PER_S, READY_S + 4 * STW_S, "random") as thirty:
+    with Thirty(rig, FLOOD_PER_S, READY_S + (WARMING + 2.5) * STW_S, "random") as thirty:
         known = thirty.await_costs()
         fixed_s = sum(query["fixed_s"] for query in known.values())
-        time.sleep(1.5 * STW_S)
-        before, from_s = thirty.admitted(), time.monotonic()
+        time.sleep(WARMING * STW_S)
+        before, from_s = thirty.books(), time.monotonic()
         time.sleep(STW_S)
-        per_s = (thirty.admitted() - before) / (time.monotonic() - from_s)
+        _, per_s = (thirty.books() - before) / (time.monotonic() - from_s)
     seen = f"{len(known)} queries: {fixed_s:.1f} s of fixed costs a cycle; they take {per_s:,.0f} rows/s"
     run.note(seen)
     run.progress(seen)
     return per_s / sum(offered().values())
 
 
-def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str, list[Spread]]:
-    found: dict[str, list[Spread]] = {}
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Of one shedder at one overload."""
+
+    spreads: list[Spread]
+    overload: float
+    """Rows that were offered for each that was admitted."""
+
+    @property
+    def jain(self) -> float:
+        return float(np.mean([spread.jain for spread in self.spreads]))
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean([spread.mean for spread in self.spreads]))
+
+
+def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str, Seen]:
+    found: dict[str, Seen] = {}
     seconds = READY_S + len(SHEDDERS) * (SETTLING + WINDOWS) * STW_S + 60.0
     with Thirty(rig, overload * capacity, seconds, SHEDDERS[0]) as thirty:
         thirty.await_costs()
@@ -249,6 +271,7 @@ def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str,
             thirty.flow.change("all", shedder=shedder)
             time.sleep(SETTLING * STW_S)
             thirty.flow.mark()
+            before = thirty.books()
             spreads = []
             for _ in range(WINDOWS):
                 time.sleep(STW_S)
@@ -265,5 +288,6 @@ def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str,
                 run.note(seen)
                 run.progress(seen)
                 thirty.flow.mark()
-            found[shedder] = spreads
+            offered, admitted = thirty.books() - before
+            found[shedder] = Seen(spreads, float(offered / admitted))
     return found
