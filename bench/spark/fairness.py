@@ -44,7 +44,7 @@ IDS = 4000
 TARGET_S, STW_S = 60.0, 60.0
 OVERLOADS = (2.0, 5.0)
 SHEDDERS = ("balance-sic", "random")
-WARMING = 3.5
+WARMING = 5.0
 """Source time windows of a flood before the capacity is measured: until then Spark's code becomes faster."""
 SETTLING, WINDOWS = 2.5, 2
 """Source time windows of each case before it is looked at, and those that are."""
