@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from penstock.control.changing import change_class
+from penstock.control.shedding import _buckets, _drawn
 from penstock.errors import InvalidInputError
+from penstock.grants.plan import SCALE
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.schedule import schedule_from_counts
+from penstock.log.writer import LogConfig
 from penstock.policies.quality.fairness import jain_index
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0
 RATES = np.array([1.0, 1.5, 2.5, 4.0])
+SCHEMA = pa.schema([("k", pa.string())])
 
 
 def run(
@@ -47,7 +55,8 @@ def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
         assert virtual.delay(query, 0.95, since) <= TARGET_S
         chosen = [b.offset.plan for b in query.batches if b.offset.plan.unit == "chosen"]
         assert chosen
-        assert all((plan.keep_probability() is not None) == (shedder == "random") for plan in chosen)
+        assert shedder == "random" or all(plan.keep_probability() is None for plan in chosen)
+        assert shedder != "random" or times > 2 or chosen[-1].keep_probability() is not None
     virtual.check_books(cluster)
     admitted = sum(virtual.admitted_between(query, since, cluster.timer()) for query in queries)
     machine = virtual.machine()
@@ -114,6 +123,50 @@ def test_a_cohort_keeps_the_same_keys_for_all_queries(virtual: Any) -> None:
     assert plans[0].seed == plans[1].seed
     with pytest.raises(InvalidInputError, match="needs a stream with a key"):
         cluster.add("keyless", "gold", virtual.stream(cluster, 100.0))
+
+
+def test_a_chance_is_known_only_where_coins_hardly_leave_a_reader_without_a_row() -> None:
+    stretches = [SimpleNamespace(reader=name) for name in "ab"]
+    rows = np.full(40, 100)
+    mine: Any = [(stretches[0], np.arange(40), rows), (stretches[1], np.arange(4), rows[:4])]
+    keep = np.arange(44) % 4 == 0
+    assert _drawn(mine, keep, "a", 0.25) == SCALE // 4
+    assert _drawn(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
+    assert _drawn(mine, np.zeros(44, bool), "a", 0.25) == 0
+
+
+def test_a_cohort_has_a_bucket_at_least() -> None:
+    assert _buckets(2 / 256, 64) == 1
+    assert _buckets(0.5, 64) == 32
+    assert _buckets(0.0, 64) == 0
+
+
+def test_streams_of_one_query_that_are_shed_by_key_have_equally_many_buckets(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "cohort"}})
+    logs = {
+        str(buckets): virtual.open.enter_context(
+            EmbeddedLog.create(virtual.folder / str(buckets), SCHEMA, LogConfig(key="k", key_buckets=buckets))
+        )
+        for buckets in (16, 64)
+    }
+    with pytest.raises(InvalidInputError, match=r"equally many buckets.*got 16 and 64"):
+        cluster.add("q", "gold", logs)
+
+
+@pytest.mark.parametrize("shedder", ["balance-sic", "random"])
+def test_in_a_burst_the_shedder_keeps_less_and_nobody_else_decides(virtual: Any, shedder: str) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": shedder}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    burst = np.concatenate([np.full(400, 20.0), np.full(300, 2000.0)])  # a hundred times as many
+    logs = [virtual.stream(cluster, schedule_from_counts(burst, 0.1, segment_rows=512)) for _ in RATES]
+    queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
+    cluster.run(40.0)
+    before = [len(query.batches) for query in queries]
+    cluster.run(25.0)
+    virtual.check_books(cluster)
+    since = [b for query, count in zip(queries, before, strict=True) for b in query.batches[count:]]
+    assert any(b.offset.plan.unit == "chosen" for b in since)
+    assert all(b.offset.plan.unit == "chosen" or b.offset.plan.keeps_all for b in since)
 
 
 def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Any) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.by_window import Begun, begun, fates, highest, kept_windows
+from penstock.control.by_window import Begun, begun, fates, highest, kept_windows, only_new
 from penstock.control.by_worth import LEVELS, grouped, levels, spread
 from penstock.control.changing import change_class
+from penstock.control.granting import carried
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import Range, read_range, select
@@ -204,6 +206,20 @@ def test_windows_that_began_while_everything_was_kept_go_on() -> None:
     found = fates(np.array([NO_WINDOW, 5, 6]), np.empty(0, np.int64), Begun(whole_upto=5))
     assert found.go_on.tolist() == [False, True, False]
     assert found.fresh.tolist() == [True, False, True]
+
+
+def test_what_was_decided_about_windows_is_forgotten_only_when_nothing_of_them_waits() -> None:
+    before = begun([Plan("window", size_us=10, windows=(3, 5), decided=6)], 10, None)
+    assert not only_new(np.array([5, 7, 8]), before)
+    assert only_new(np.array([NO_WINDOW, 7, 8]), before)
+    assert only_new(np.array([5]), Begun())
+
+
+def test_a_tick_carries_what_was_decided_about_windows() -> None:
+    of_windows, by_row = Plan("window", size_us=10, windows=(3, 5), decided=6), Plan("row")
+    for plan, carries in ((of_windows, of_windows), (by_row, KEEP_ALL), (KEEP_ALL, KEEP_ALL)):
+        reader: Any = SimpleNamespace(offset=SimpleNamespace(plan=plan))
+        assert carried(reader) == carries
 
 
 def test_windows_of_another_size_say_nothing() -> None:

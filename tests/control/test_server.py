@@ -273,6 +273,7 @@ def test_questions_are_held_longer_the_more_queries_wait_up_to_what_stopping_one
     assert hold_s(1) == HOLD_S
     assert hold_s(31) == pytest.approx(31 / QUESTIONS_PER_S)
     assert hold_s(1000) == LONGEST_HOLD_S
+    assert hold_s(1000, timeout_s=0.3) == 0.15
     assert poll_s(1) == POLL_S
     assert POLL_S < poll_s(31) < hold_s(31) / 10
 

@@ -105,3 +105,8 @@ def highest(number: IntArray, before: Begun) -> int:
     seen = number[number != NO_WINDOW]
     known = [int(seen[-1])] if seen.size else []
     return max([*known, *([] if before.decided is None else [before.decided])], default=0)
+
+
+def only_new(waiting: IntArray, before: Begun) -> bool:
+    """Whether nothing that waits is of windows that were decided about: then what was shed is past."""
+    return before.decided is None or not bool(((waiting <= before.decided) & (waiting != NO_WINDOW)).any())

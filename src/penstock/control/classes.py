@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,11 +71,24 @@ def first_scale(config: ClassConfig, claim: float) -> float:
     return 1.0 if "headroom" in config.settings else claim
 
 
-def check_stream(config: ClassConfig, log: StreamLog) -> None:
-    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload."""
+def check_stream(config: ClassConfig, log: StreamLog, others: Iterable[StreamLog] = ()) -> None:
+    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload.
+
+    Args:
+        config: Of its class.
+        log: What it reads.
+        others: What the other readers of its query read.
+    """
     if config.sheds_by_key and log.key_column is None:
         raise InvalidInputError(
             "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
+        )
+    unequal = sorted({log.key_buckets, *(other.key_buckets for other in others)})
+    if config.sheds_by_key and len(unequal) > 1:
+        raise InvalidInputError(
+            "streams of one query that are shed by key have equally many buckets, for the same keys to stay",
+            " and ".join(map(str, unequal)),
+            "give them the same key_buckets",
         )
     check_columns(config.shedder_config(), log.user_schema, log.name, event_time(log))
 

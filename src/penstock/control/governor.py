@@ -17,7 +17,7 @@ from penstock.control.booking import book_delays, book_dropped, send_out, shed_l
 from penstock.control.classes import GovernedClass, RunRecorder, check_stream, first_scale, govern
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
-from penstock.control.granting import lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
+from penstock.control.granting import carried, lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
@@ -30,7 +30,7 @@ from penstock.control.sic import SicLedger
 from penstock.control.turns import Turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL, Plan, Sampling, plan_for
+from penstock.grants.plan import Plan, Sampling, plan_for
 from penstock.log.protocol import StreamLog
 from penstock.model import NO_ROWS
 
@@ -135,7 +135,7 @@ class Governor:
                     "a second one was started from them",
                     "call flow.query with another name for it",
                 )
-        check_stream(governed.config, log)
+        check_stream(governed.config, log, [other.log for other in query.readers.values()])
         ends = {p: log.end(p) for p in range(log.partitions)}
         seen = self.readers[offset.reader].seen_end if offset.reader in self.readers else ends
         reader = Reader(
@@ -377,7 +377,7 @@ class Governor:
             query.data_since_tick = False
             query.lease = tick_of(waiting, self.timer(), self.clock())
             query.lease.answered.add(reader.id)
-            return Answer(dict(reader.positions), {}, KEEP_ALL, tick=True)
+            return Answer(dict(reader.positions), {}, carried(reader), tick=True)
         turn = self._scheduler.turn(query)
         grant = self._decider.grant(query, waiting, turn, self.shedding)
         decided, chosen = cut(waiting, grant, row_limit(query, turn)), None
@@ -399,7 +399,7 @@ class Governor:
         if chosen is not None:
             query.lease.plans = chosen.plans
             query.lease.planned_s = query.cost.batch_s(chosen.rows)
-        return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, plan, tick=True)
+        return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, carried(reader), tick=True)
 
     def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:
         self._grants += 1

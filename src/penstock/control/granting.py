@@ -11,7 +11,7 @@ from penstock.control.deciding import timing
 from penstock.control.delays import arrivals
 from penstock.control.members import Answer, Lease, Query, Reader
 from penstock.control.turns import Turn
-from penstock.grants.plan import Plan
+from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.model import Grant
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,12 @@ def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: 
 def tick_of(waiting: Waiting, began_s: float, now_s: float) -> Lease:
     """The lease on an empty batch that closes windows."""
     return Lease(began_s, now_s, {name: dict(positions) for name, positions in waiting.ends.items()}, {})
+
+
+def carried(reader: Reader) -> Plan:
+    """The plan of an offset without rows: what was decided about windows must not be forgotten."""
+    plan = reader.offset.plan
+    return plan if plan.unit == "window" else KEEP_ALL
 
 
 def same_cut(lease: Lease, reader: Reader) -> Answer | None:

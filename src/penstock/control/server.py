@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -46,9 +47,9 @@ POLL_S, POLLS_PER_S = 0.01, 1000.0
 BEAT_S = 0.02
 
 
-def hold_s(waiting: int) -> float:
-    """How long a question may be held while so many are."""
-    return min(max(HOLD_S, waiting / QUESTIONS_PER_S), LONGEST_HOLD_S)
+def hold_s(waiting: int, timeout_s: float = math.inf) -> float:
+    """How long a question may be held while so many are; the one who asks takes longer for silence."""
+    return min(max(HOLD_S, waiting / QUESTIONS_PER_S), LONGEST_HOLD_S, timeout_s / 2)
 
 
 def poll_s(waiting: int) -> float:
@@ -287,17 +288,17 @@ class ControlServer:
                     "tick": answer.tick,
                     "sources": answer.sources,
                 }
-            if not is_leader or time.monotonic() - asked_s >= self._hold_s(reader_id):
+            if not is_leader or time.monotonic() - asked_s >= self._hold_s(message):
                 # under AvailableNow a reader waits for its turn only if its question can open a grant
                 return {"wait": True, "leads": is_leader} if message.get("all") else {"wait": True}
             await self._pause()
 
     async def _planned(self, message: Mapping[str, Any]) -> dict[str, Any]:
         offset = Offset.from_json(message["offset"])
-        deadline = time.monotonic() + HOLD_S
+        asked_s = time.monotonic()
         aside = message.get("aside", False)
         while not self.governor.planned(message["reader"], offset, message["admitted"], aside):
-            if time.monotonic() >= deadline:
+            if time.monotonic() - asked_s >= self._hold_s(message):
                 return {"go": False}
             await self._pause()
         return {"go": True}
@@ -313,9 +314,11 @@ class ControlServer:
         finally:
             self._waiting -= 1
 
-    def _hold_s(self, reader_id: str) -> float:
+    def _hold_s(self, message: Mapping[str, Any]) -> float:
         """How long a question may be held: one of a query that is about to be stopped is not held long."""
-        return HOLD_S if self.governor.is_refused(reader_id) else hold_s(self._waiting)
+        if self.governor.is_refused(message["reader"]):
+            return HOLD_S
+        return hold_s(self._waiting, message.get("timeout_s", math.inf))
 
 
 async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.class_shedders import SemanticSettings, WindowSettings
 from penstock.control.backlog import Cut, cut
-from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest, kept_windows
+from penstock.control.by_window import PURE_WINDOWS, Fates, begun, fates, highest, kept_windows, only_new
 from penstock.control.by_worth import grouped, levels, sampled, spread
 from penstock.control.classes import GovernedClass, event_time
 from penstock.control.demand import SLACK_FRACTION
@@ -27,10 +27,14 @@ from penstock.control.row_values import Inside, Look, RowValues, inside, late_pa
 from penstock.control.sic import SicLedger
 from penstock.control.turns import Turn
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.grants.selection import FEW_SEGMENTS
 from penstock.grants.values import Values, keep_best
 from penstock.model import FloatArray, Grant
 from penstock.policies.quality.sic import BoolArray, IntArray
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
+
+SMALLER = 4
+"""So often a shedder is asked to keep less, where a batch would be far larger than all before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +118,32 @@ class ClassShedding:
         room = self._rooms.of(governed, query, others, mine, turn)
         values = self.values.setdefault(governed.name, RowValues())
         values.forget(reader for q in room.queries for reader in q.readers.values())
-        if isinstance(governed.settings, WindowSettings):
-            chosen = self._by_window(shedder, governed.settings, decided, mine, room, values)
-        elif room.is_enough:
-            chosen = None
-        elif isinstance(governed.settings, SemanticSettings):
-            chosen = self._by_worth(shedder, governed.settings, decided, mine, room, values)
-        else:
-            chosen = self._by_segment(shedder, decided, mine, room)
-        if chosen is None or chosen.rows > most_rows:
-            return None
-        if isinstance(governed.settings, SemanticSettings):
+        chosen = self._decide(governed, shedder, decided, mine, room, values)
+        for _ in range(SMALLER):
+            if chosen is None or chosen.rows <= most_rows:
+                break
+            room = replace(room, capacity_s=room.capacity_s * most_rows / chosen.rows)
+            chosen = self._decide(governed, shedder, decided, mine, room, values)
+        if chosen is not None and isinstance(governed.settings, SemanticSettings):
             self._long_s[query.key] = query.cost.batch_s(chosen.rows)
         return chosen
+
+    def _decide(
+        self,
+        governed: GovernedClass,
+        shedder: Shedder,
+        decided: Cut,
+        mine: Sequence[Inside],
+        room: Room,
+        values: RowValues,
+    ) -> Chosen | None:
+        if isinstance(governed.settings, WindowSettings):
+            return self._by_window(shedder, governed.settings, decided, mine, room, values)
+        if room.is_enough:
+            return None
+        if isinstance(governed.settings, SemanticSettings):
+            return self._by_worth(shedder, governed.settings, decided, mine, room, values)
+        return self._by_segment(shedder, decided, mine, room)
 
     def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
         part, order = room.parts[0].in_step()
@@ -183,7 +200,7 @@ class ClassShedding:
         """Whole windows, out of the query's own part of the capacity; those that have begun first."""
         query = room.queries[0]
         plans = [reader.offset.plan for reader in query.readers.values()]
-        if room.is_enough and not any(plan.unit == "window" for plan in plans):
+        if room.is_enough and not decided.late_rows and not any(plan.unit == "window" for plan in plans):
             return None
         columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
         looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
@@ -212,7 +229,7 @@ class ClassShedding:
         decision = replace(decision, reason=decision.reason + _settled(found))
         of_row = kept[np.searchsorted(found.number, numbers)]
         rows, shed = int(of_row.sum()), _shed(mine, of_row)
-        if rows == numbers.size:
+        if rows == numbers.size and only_new(numbers, before):
             return Chosen(decided, dict.fromkeys(columns, KEEP_ALL), rows, shed, seen, decision)
         windows = kept_windows(found, kept, before)
         with_kept = np.unique(counted.segment[kept[counted.level]])
@@ -231,12 +248,12 @@ class ClassShedding:
 
 
 def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
-    """The window of the last row that was kept with all others, where all were; a tick kept nothing."""
+    """The window of the last row that was kept with all others, where all were."""
     found = [
         known.at(reader.log, p, end - 1, looks[reader.id])
         for reader in query.readers.values()
         for p, end in reader.positions.items()
-        if reader.offset.plan.keeps_all and reader.offset.grant and not reader.offset.tick
+        if reader.offset.plan.keeps_all and reader.offset.grant
         if end > reader.log.start(p)
     ]
     return max(found, default=None)
@@ -270,10 +287,30 @@ def _carried_out(
     chosen = {reader: _places(mine, np.flatnonzero(keep), reader) for reader in shed}
     if kept_rows == all_rows:
         return Chosen(decided, dict.fromkeys(chosen, KEEP_ALL), kept_rows, shed, seen, decision)
-    # where coins chose, a kept row stands for as many as there were for each that was kept
-    drawn = max(1, round(kept_rows / all_rows * SCALE)) if random and kept_rows else 0
-    plans = {reader: Plan("chosen", chosen=firsts, drawn=drawn) for reader, firsts in chosen.items()}
+    part = float(decision.keep.mean()) if random else 0.0
+    drawn = {reader: _drawn(mine, keep, reader, part) for reader in chosen}
+    plans = {reader: Plan("chosen", chosen=firsts, drawn=drawn[reader]) for reader, firsts in chosen.items()}
     return Chosen(decided, plans, kept_rows, shed, seen, decision)
+
+
+def _drawn(mine: Sequence[Inside], keep: BoolArray, reader: str, part: float) -> int:
+    """Where coins chose: for how many rows of a reader one that is kept stands, as 1 / (drawn / SCALE).
+
+    Coins fall over the segments of the whole class. A reader of which they may well have left none has no
+    known chance: when they did, nothing stood for its rows.
+
+    Args:
+        mine: The segments of all readers of the query.
+        keep: Of each, whether it is kept.
+        reader: Which.
+        part: Of the class's segments that were kept.
+    """
+    own = np.repeat([stretch.reader == reader for stretch, _, _ in mine], [at.size for _, at, _ in mine])
+    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, _, rows in mine)])[own]
+    kept_rows = int(rows[keep[own]].sum())
+    if not kept_rows or part * rows.size < FEW_SEGMENTS:
+        return 0
+    return max(1, round(kept_rows / int(rows.sum()) * SCALE))
 
 
 def _cohort(
@@ -282,11 +319,16 @@ def _cohort(
     """The same part of the keys in every stream, and the same keys as long as the seed is the same."""
     part = decision.keep_probability or 0.0
     plans = {
-        reader.id: Plan("key", key_keep=round(part * reader.log.key_buckets), seed=decision.seed or 0)
+        reader.id: Plan("key", key_keep=_buckets(part, reader.log.key_buckets), seed=decision.seed or 0)
         for reader in query.readers.values()
     }
     shed = _shed(mine, np.full(sum(int(rows.sum()) for _, _, rows in mine), part))
     return Chosen(decided, plans, round(part * decided.rows), shed, seen, decision)
+
+
+def _buckets(part: float, buckets: int) -> int:
+    """How many buckets are kept: one at least, or no key would ever have a result."""
+    return max(1, round(part * buckets)) if part > 0 else 0
 
 
 def _shed(mine: Sequence[Inside], kept: FloatArray | BoolArray) -> dict[str, int]:

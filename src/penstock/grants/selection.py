@@ -26,7 +26,7 @@ class ReadableLog(ReadableStream, Protocol):
     def read(self, segment: Segment) -> pa.RecordBatch: ...
 
 
-_FEW_SEGMENTS = 8
+FEW_SEGMENTS = 8
 """So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
 and a result would rest on a few moments of the stream."""
 
@@ -67,9 +67,9 @@ def evened(log: ReadableStream, offset: Offset) -> Plan:
         return plan
     spans = [grant_span(log, offset, p) for p in offset.end]
     segments = sum(firsts.size for _, firsts, _ in spans)
-    if plan.unit == "row" and segments * plan.segment_keep < _FEW_SEGMENTS * SCALE:
+    if plan.unit == "row" and segments * plan.segment_keep < FEW_SEGMENTS * SCALE:
         keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
-        opening = min(1.0, _FEW_SEGMENTS / max(1, segments))
+        opening = min(1.0, FEW_SEGMENTS / max(1, segments))
         plan = replace(plan, segment_keep=round(opening * SCALE), row_keep=round(keep / opening * SCALE))
     rows = sum(int(inside.sum()) for _, _, inside in spans)
     opened_rows = sum(int(inside[opened(plan, p, firsts)].sum()) for p, firsts, inside in spans)
@@ -79,7 +79,7 @@ def evened(log: ReadableStream, offset: Offset) -> Plan:
     if plan.unit == "row":
         keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
         row_keep = min(SCALE, max(1, round(keep * rows / opened_rows * SCALE)))
-    if plan.unit == "row" or segments * plan.segment_keep >= _FEW_SEGMENTS * SCALE:
+    if plan.unit == "row" or segments * plan.segment_keep >= FEW_SEGMENTS * SCALE:
         drawn = max(1, round(opened_rows / rows * SCALE))
     return replace(plan, row_keep=row_keep, drawn=drawn)
 

@@ -131,7 +131,7 @@ class Asking:
             }
             self._client.request(hello, timeout_s)
             self._joined = True
-        answer = self._client.request(message, timeout_s)
+        answer = self._client.request({**message, "timeout_s": timeout_s}, timeout_s)
         self._silent_since_s = None
         if self._alone:
             _log.warning("query %s: the control plane answers again", self.options.query)
