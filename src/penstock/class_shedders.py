@@ -68,8 +68,8 @@ class SemanticSettings(Part):
         from penstock.cql.scalar import quoted
 
         key = quoted(self.key or "")
-        ends = [f"{key} >= {self.shed_from!r}"] if self.shed_from is not None else []
-        ends += [f"{key} <= {self.shed_to!r}"] if self.shed_to is not None else []
+        ends = [f"{key} >= {_written(self.shed_from)}"] if self.shed_from is not None else []
+        ends += [f"{key} <= {_written(self.shed_to)}"] if self.shed_to is not None else []
         return f"CASE WHEN {' AND '.join(ends)} THEN 0 WHEN {key} IS NOT NULL THEN 1 END"
 
     @property
@@ -77,6 +77,11 @@ class SemanticSettings(Part):
         """A key that is shed first, by range."""
         found = self.shed_to if self.shed_from is None else self.shed_from
         return 0.0 if found is None else found
+
+
+def _written(end: float) -> str:
+    """An end of a range in CQL: a whole number as one, which integers are compared with exactly."""
+    return str(int(end)) if end.is_integer() and abs(end) < 2**63 else repr(end)
 
 
 class WindowSettings(Part):

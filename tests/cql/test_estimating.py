@@ -11,6 +11,7 @@ from penstock.cql.errors import CqlError
 from penstock.cql.estimating import estimated
 from penstock.errors import InvalidInputError
 from penstock.pipeline.load import load_pipeline
+from penstock.policies.quality.estimates import WITHOUT_CHANCES
 
 WINDOW = "[RANGE 4 SEC SLIDE 4 SEC]"
 
@@ -80,6 +81,16 @@ AVERAGE = f"SELECT avg(v) AS m FROM s {WINDOW} WHERE k = 1"
 def test_a_pipeline_says_why_there_are_none(cls: dict[str, Any], query: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         pipeline(cls, **query)
+
+
+SETTINGS = {"semantic": {"utility": "v"}, "window": {"size": "1s"}}
+
+
+@pytest.mark.parametrize("shedder", WITHOUT_CHANCES)
+def test_a_shedder_without_chances_is_refused_with_its_reason(shedder: str) -> None:
+    cls = {"shedder": shedder, "shedder_settings": SETTINGS.get(shedder, {})}
+    with pytest.raises(InvalidInputError, match=f"known probability; got .*{WITHOUT_CHANCES[shedder]}"):
+        pipeline(cls, cql=AVERAGE)
 
 
 def test_a_pipeline_that_has_them_is_accepted() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.class_shedders import SemanticSettings
 from penstock.errors import InvalidInputError
 from penstock.grants.journal import Entry
 from penstock.grants.lane import shed_rows
@@ -121,6 +122,47 @@ def test_null_and_nan_are_worth_least_and_infinities_are_finite() -> None:
 def test_an_expression_without_columns_is_worth_the_same_for_all_rows() -> None:
     rows = pa.record_batch({"_arrival": [1, 2, 3]})
     assert utilities([rows, rows], "1 + 1").tolist() == [2.0] * 6
+
+
+NANOSECOND = 1_700_000_000_123_456_789
+
+
+@pytest.mark.parametrize(
+    ("text", "worth"),
+    [
+        ("id", [float(2**53), 5.0, float(NANOSECOND)]),
+        ("id * 2.5", [2.5 * 2**53, 12.5, 2.5 * NANOSECOND]),
+        ("id % 10", [3.0, 5.0, 9.0]),
+        ("big", [1.8446744073709552e19, 0.0, 1.0]),
+        ("amount * u", [3e9, 2.0, -3e9]),
+        ("-small", [128.0, -1.0, -2.0]),
+        ("3000000000 * 4000000000 + 1180591620717411303424", [1.2e19 + 2.0**70] * 3),
+        ("CASE WHEN id >= 1000.0 THEN 0 WHEN id IS NOT NULL THEN 1 END", [0.0, 1.0, 0.0]),
+        (f"CASE WHEN id > {2**53} AND id <= {NANOSECOND - 1} THEN 0 ELSE 1 END", [0.0, 1.0, 1.0]),
+        ("CASE WHEN amount IN (3000000, -5) THEN round(amount / 7, 2) ELSE u END", [428571.43, 1.0, 1000.0]),
+    ],
+)
+def test_integers_neither_wrap_nor_are_refused_for_their_size(text: str, worth: list[float]) -> None:
+    rows = pa.record_batch(
+        {
+            "id": pa.array([2**53 + 1, 5, NANOSECOND], pa.int64()),
+            "big": pa.array([2**64 - 1, 0, 1], pa.uint64()),
+            "amount": pa.array([3_000_000, 2, -3_000_000], pa.int32()),
+            "u": pa.array([1000, 1, 1000], pa.int32()),
+            "small": pa.array([-128, 1, 2], pa.int8()),
+            "_arrival": [1, 2, 3],
+        }
+    )
+    assert utilities([rows], text).tolist() == worth
+    assert utilities([rows, rows], text).tolist() == worth * 2
+
+
+def test_a_range_of_large_integers_is_exact_at_its_ends() -> None:
+    ids = 2**60 + np.arange(-2, 3)
+    range_of = SemanticSettings(by="range", key="id", shed_from=2.0**60, shed_to=2.0**60)
+    assert utilities([pa.record_batch({"id": ids})], range_of.worth).tolist() == [1, 1, 0, 1, 1]
+    endless = SemanticSettings(by="range", key="id", shed_from=-5.5, shed_to=1e300)
+    assert utilities([pa.record_batch({"id": [-6, -5, 2**62]})], endless.worth).tolist() == [1, 0, 0]
 
 
 def test_windows_are_aligned_at_the_epoch_and_rows_without_a_time_are_one() -> None:

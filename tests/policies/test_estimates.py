@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidInputError
 from penstock.policies.quality.estimates import (
-    WITHOUT_CHANCES,
+    AGGREGATES,
+    Aggregate,
     Products,
     SampledRows,
     Sums,
     bucket_contrasts,
     contrasts,
     estimate,
-    require_chances,
     student_quantile,
     sums_by_group,
 )
@@ -64,6 +64,50 @@ def test_where_nothing_is_shed_the_result_is_exact_however_few_rows() -> None:
     got = estimate(sums_of(rows_of([5.0, 7.0], 1.0)), "sum")
     assert (got.value, got.error, got.low, got.high) == (12.0, 0.0, 12.0, 12.0)
     assert got.reason == "nothing was shed"
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize("drawn", [contrasts(np.full(31, 40), 0.25), bucket_contrasts(31, 124)])
+def test_rows_that_lie_only_in_a_unit_without_a_partner_have_no_interval(
+    drawn: tuple[np.ndarray, np.ndarray], aggregate: Aggregate
+) -> None:
+    unit, contrast = drawn
+    assert contrast[-1] == 0
+    got = estimate(sums_of(rows_of([3.0] * 40, 4.0, contrast[-1], unit[-1])), aggregate)
+    assert got.value == {"count": 160, "sum": 480, "avg": 3}[aggregate]
+    assert (got.error, got.low, got.high) == (None, None, None)
+    assert got.reason == "0 units, fewer than 30"
+
+
+def test_one_row_that_stands_for_two_among_a_million_was_sampled() -> None:
+    kept = Sums(rows=1_000_000, weight=1_000_000.0)
+    assert kept.whole
+    assert not kept.plus(sums_of(rows_of([1.0], 2.0))).whole
+    assert not Sums().whole
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize("rows", [1, 10])
+def test_units_that_do_not_differ_give_an_interval_without_width(rows: int, aggregate: Aggregate) -> None:
+    unit, contrast = contrasts(np.full(30, 40), 0.25)
+    alike = sums_of(rows_of([2.0] * 30 * rows, 4.0, np.repeat(contrast, rows), np.repeat(unit, rows)))
+    assert not alike.whole
+    got = estimate(alike, aggregate)
+    assert got.value == {"count": 120 * rows, "sum": 240 * rows, "avg": 2}[aggregate]
+    assert (got.error, got.low, got.high) == pytest.approx((0.0, got.value, got.value), abs=1e-9)
+    assert got.reason == "30 units"
+
+
+def test_few_units_that_do_not_differ_give_none() -> None:
+    unit, contrast = contrasts(np.full(28, 40), 0.25)
+    got = estimate(sums_of(rows_of([2.0] * 28, 4.0, contrast, unit)), "count")
+    assert (got.value, got.low, got.reason) == (112.0, None, "28 units, fewer than 30")
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_of_no_rows_nothing_is_said(aggregate: Aggregate) -> None:
+    got = estimate(Sums(), aggregate)
+    assert (got.low, got.high, got.reason) == (None, None, "no rows were kept")
 
 
 def test_rows_that_were_all_kept_add_their_value_and_no_error() -> None:
@@ -128,16 +172,6 @@ def test_a_value_stands_even_without_an_interval() -> None:
 def test_what_cannot_be_estimated_is_refused(aggregate: str, confidence: float, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         estimate(Sums(), aggregate, confidence)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("shedder", WITHOUT_CHANCES)
-def test_a_shedder_without_chances_is_refused_with_its_reason(shedder: str) -> None:
-    with pytest.raises(InvalidInputError, match=WITHOUT_CHANCES[shedder]):
-        require_chances(shedder)
-
-
-def test_random_shedding_has_chances() -> None:
-    require_chances("random")
 
 
 @pytest.mark.parametrize(

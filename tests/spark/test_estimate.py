@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,21 +23,37 @@ from penstock.policies.quality.estimates import AGGREGATES, SampledRows, Sums, e
 from penstock.spark.capacity import read_ungoverned
 
 pytestmark = pytest.mark.spark
-GROUPS = 4
-"""Of which 0 was not shed at all, 1 was sampled by row, 2 by units, 3 has few units."""
+GROUPS = 7
+"""0 was not shed at all, 1 was sampled by row, 2 by units, 3 has few units, 4 lies in a unit without a
+partner, the units of 5 do not differ, and in 6 a few units stand beside rows."""
+
+
+def part(
+    count: int, weight: float, within: float = 0.0, contrast: Any = 0.0, unit: Any = -1, value: Any = None
+) -> SampledRows:
+    """Rows of one group; their values are drawn where none is given."""
+    values = np.random.default_rng(count).normal(20.0, 5.0, count) if value is None else value
+    columns = (np.broadcast_to(np.asarray(c, float), count) for c in (values, weight, within, contrast))
+    return SampledRows(*columns, np.broadcast_to(np.asarray(unit, np.int64), count))
 
 
 def sampled() -> tuple[SampledRows, np.ndarray]:
     drawn = np.random.default_rng(3)
-    group = np.repeat(np.arange(GROUPS), [50, 400, 600, 40])
-    count = group.size
-    within = np.where(group == 1, 1.5, 0.0)
-    weight = np.array([1.0, 2.5, 3.0, 3.0])[group]
-    units = np.where(group == 2, drawn.integers(0, 40, count), np.where(group == 3, 50, -1))
-    sign = np.where(drawn.random(count) < 0.5, 1.0, -1.0)
-    contrast = np.where(units >= 0, sign * 0.8, 0.0)
-    value = drawn.normal(20.0, 5.0, count)
-    return SampledRows(value, weight, within, contrast, units.astype(np.int64)), group
+    sign = np.where(drawn.random(640) < 0.5, 0.8, -0.8)
+    pairs = np.arange(40)
+    parts = [
+        part(50, 1.0),
+        part(400, 2.5, within=1.5),
+        part(600, 3.0, contrast=sign[:600], unit=drawn.integers(0, 40, 600)),
+        part(40, 3.0, contrast=sign[600:], unit=50),
+        part(40, 4.0, unit=60),
+        part(40, 3.0, contrast=0.8 * (-1.0) ** pairs, unit=100 + pairs // 2, value=7.0),
+        part(60, 1.01, within=0.01),
+        part(40, 3.0, contrast=0.8, unit=200 + pairs // 10, value=0.0),
+    ]
+    group = np.repeat([0, 1, 2, 3, 4, 5, 6, 6], [rows.value.size for rows in parts])
+    names = SampledRows.__dataclass_fields__
+    return SampledRows(*(np.concatenate([getattr(rows, name) for rows in parts]) for name in names)), group
 
 
 def frame(spark: SparkSession, rows: SampledRows, group: np.ndarray) -> DataFrame:
@@ -53,7 +70,9 @@ def frame(spark: SparkSession, rows: SampledRows, group: np.ndarray) -> DataFram
     )
     flat = spark.createDataFrame(made)
     drawn = F.struct("within", "unit", "contrast", F.lit(True).alias("known")).alias("_drawn")
-    return flat.select("g", "v", "_weight", "_sic", drawn)
+    at = F.timestamp_seconds(F.lit(1_700_000_000)).alias("at")
+    position = F.monotonically_increasing_id().alias(POSITION)
+    return flat.select("g", "v", "_weight", "_sic", drawn, at, position)
 
 
 def test_spark_computes_what_numpy_does(spark: SparkSession) -> None:
@@ -72,13 +91,17 @@ def test_spark_computes_what_numpy_does(spark: SparkSession) -> None:
                 assert row[f"{name}_low"] == pytest.approx(wanted.low, rel=1e-9)
                 assert row[f"{name}_high"] == pytest.approx(wanted.high, rel=1e-9)
         assert row["sic"] == pytest.approx(0.001 * sums.rows)
-    assert intervals == 9, "the group with few units has none"
+    assert intervals == 3 * 4 + 1, "groups with few units have none, and of the last only the sum has one"
     assert [row["interval"] for row in found] == [
         "nothing was shed",
         "400 units",
         "80 units",
         "none: 2 units, fewer than 30",
+        "none: 0 units, fewer than 30",
+        "40 units",
+        "none of count, avg: the error rests on fewer than 14 differences between units",
     ]
+    assert (found[4]["count"], found[5]["count_low"], found[5]["count_high"]) == (160.0, 120.0, 120.0)
 
 
 def test_rows_without_a_known_chance_have_no_interval(spark: SparkSession) -> None:
@@ -105,6 +128,26 @@ def by_cql(rows: DataFrame) -> DataFrame:
     (written,) = read_program(f"REGISTER STREAM s (v float); {text}").queries
     feed = Feed(rows, ("v",), "at", POSITION, 0, kept=penstock.ESTIMATE)
     return estimates_of(written.query, lambda _: feed)
+
+
+@pytest.mark.parametrize("estimated", [by_dataframe, by_cql])
+@pytest.mark.parametrize(
+    "weighed", ["v > 20", "_drawn.unit > 19"], ids=["half of a unit", "half of the units"]
+)
+def test_a_group_with_some_rows_of_unknown_chance_has_no_value(
+    spark: SparkSession, estimated: Callable[[DataFrame], DataFrame], weighed: str
+) -> None:
+    rows = frame(spark, *sampled()).where("g = 2")
+    (known,) = estimated(rows).collect()
+    assert (known["count"], known["interval"]) == (1800.0, "80 units")
+    mixed = rows.withColumn("_weight", F.expr(f"IF({weighed}, _weight, NULL)"))
+    (found,) = estimated(mixed).collect()
+    names = [name for name in AGGREGATES if name in found]
+    assert {"count", "avg"} <= set(names)
+    for name in names:
+        assert (found[name], found[f"{name}_low"], found[f"{name}_high"]) == (None, None, None)
+    assert found["interval"] == "none: rows were dropped that had no known chance"
+    assert found["sic"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("estimated", [by_dataframe, by_cql])

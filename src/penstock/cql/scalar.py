@@ -17,7 +17,7 @@ from penstock.cql.catalog import Catalog
 from penstock.cql.dialect import parse_scalar
 from penstock.cql.engine.vector import column_of
 from penstock.cql.errors import CqlError
-from penstock.cql.expressions import columns_of
+from penstock.cql.expressions import columns_of, rewritten
 from penstock.cql.types import is_numeric
 from penstock.errors import InvalidInputError
 
@@ -44,7 +44,7 @@ class Number:
     """An expression that gives a number.
 
     Attributes:
-        node: Bound to the columns of a schema.
+        node: Bound to the columns of a schema, and computed in doubles: see `_in_doubles`.
         columns: Those that it needs, in the schema's order.
     """
 
@@ -83,7 +83,7 @@ def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Number:
         )
 
     named = columns_of(node)
-    made = Number(node, tuple(name for name in schema.names if name in named))
+    made = Number(_in_doubles(node, schema), tuple(name for name in schema.names if name in named))
     try:
         made.of(pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, AttributeError, KeyError, TypeError) as error:
@@ -93,6 +93,48 @@ def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Number:
             "compute it in the stream's source",
         ) from None
     return made
+
+
+_EXACT = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In)
+
+
+def _in_doubles(node: exp.Expr, schema: pa.Schema) -> exp.Expr:
+    """The expression with every number as a double.
+
+    Products of integers would wrap, and the best rows go first; integers beyond 2^53 that meet a double would
+    be refused. What rows are worth is a double in the end. Integers that are compared with integers stay what
+    they are, so that this is exact.
+    """
+
+    def with_doubles(each: exp.Expr) -> exp.Expr:
+        if isinstance(each, _EXACT) and all(_is_whole(part, schema) for part in each.iter_expressions()):
+            return each.copy()  # a copy is not looked into
+        if each.arg_key == "decimals":
+            return each
+        if isinstance(each, exp.Literal) and not each.is_string:
+            return exp.Literal(this=repr(float(each.name)), is_string=False)
+        named = isinstance(each, exp.Column) and is_numeric(type_name(schema.field(each.name).type))
+        if named or _is_whole(each, schema):
+            return exp.Cast(this=each.copy(), to=exp.DataType(this=exp.DataType.Type.DOUBLE))
+        return each
+
+    return rewritten(node, with_doubles)
+
+
+def _is_whole(node: exp.Expr, schema: pa.Schema) -> bool:
+    """Whether it is an integer of 64 bits that no computation can have wrapped."""
+    if isinstance(node, exp.Column):
+        kind = schema.field(node.name).type
+        return pa.types.is_integer(kind) and kind != pa.uint64()
+    if isinstance(node, exp.Literal):
+        return not node.is_string and node.name.isdigit() and int(node.name) < 2**63
+    if isinstance(node, exp.Mod):
+        return _is_whole(node.this, schema) and _is_whole(node.expression, schema)
+    if isinstance(node, exp.Paren):
+        return _is_whole(node.this, schema)
+    return isinstance(node, exp.Length) or (
+        isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and _is_whole(node.this, schema)
+    )
 
 
 def type_name(kind: pa.DataType) -> str:

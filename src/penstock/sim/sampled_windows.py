@@ -227,14 +227,14 @@ class Coverage:
     def add(self, sums: Sums, truth: Sums, aggregate: Aggregate) -> None:
         true = estimate(truth, aggregate).value
         got = estimate(sums, aggregate)
-        if got.low is None or got.high is None or true is None or got.value is None or not got.error:
+        if got.low is None or got.high is None or true is None or got.value is None or sums.whole:
             self.without += 1
             return
         self.intervals += 1
         self.inside += got.low <= true <= got.high
         scale = abs(true) or 1.0
         self.squared_error += ((got.value - true) / scale) ** 2
-        self.variance += (got.error / scale) ** 2
+        self.variance += ((got.error or 0.0) / scale) ** 2
 
 
 def coverage(

@@ -16,7 +16,7 @@ from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.log.protocol import DRAWN, ESTIMATE
 from penstock.policies.quality.estimates import AGGREGATES, LEAST_FREEDOM, LEAST_UNITS, Aggregate
 
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # as in penstock.policies.quality.estimates
 
 
 def sic() -> Column:
@@ -49,7 +49,7 @@ def estimate(
 
     Returns:
         The keys, each aggregate with `_low` and `_high`, `sic`, and `interval`: what the intervals rest on,
-        or why there are none.
+        or why there are none. Where a row of the group has no known weight, the aggregates are null as well.
     """
     _check(rows, value, aggregates, confidence)
     keys, names = _keys(rows, by)
@@ -104,6 +104,7 @@ def _by_unit() -> list[Column]:
         **{f"_i{k}": f"sum({inner}{' * _v' * k})" for k in range(3)},
         **{f"_d{k}": f"sum({signed}{' * _v' * k})" for k in range(2)},
         "_sics": "sum(_s)",
+        "_weighs": "bool_and(_w IS NOT NULL)",
         "_knows": "bool_and(_known AND _w IS NOT NULL)",
     }
     return [F.expr(text).alias(name) for name, text in terms.items()]
@@ -114,7 +115,9 @@ def _by_group() -> list[Column]:
         "_rows": "sum(_n)",
         "_units": "sum(_own) + sum(IF(_unit IS NULL, 0, _sides))",
         "_contrasts": "count_if(_unit IS NOT NULL AND _sides > 0)",
-        **{name: f"sum({name})" for name in ("_w0", "_w1", "_i0", "_i1", "_i2")},
+        # a sum leaves NULL out, and would be too low where some rows have no weight
+        **{name: f"IF(bool_and(_weighs), sum({name}), NULL)" for name in ("_w0", "_w1")},
+        **{name: f"sum({name})" for name in ("_i0", "_i1", "_i2")},
         "_b0": "sum(_d0 * _d0)",
         "_b1": "sum(_d0 * _d1)",
         "_b2": "sum(_d1 * _d1)",
@@ -141,8 +144,9 @@ def _estimated(
     }
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     found = sums.withColumn("_m", F.expr("try_divide(_w1, _w0)"))
-    found = found.withColumn("_all", F.expr("_i0 = 0 AND _i2 = 0 AND _b0 = 0 AND _b2 = 0"))
+    found = found.withColumn("_all", F.expr(f"abs(_w0 - _rows) <= {_ROUNDING} * _rows"))
     columns: list[Column] = []
+    short: list[str] = []
     for name in aggregates:
         value, within, between = parts[name]
         found = found.withColumn(f"_{name}_in", F.expr(within)).withColumn(f"_{name}_out", F.expr(between))
@@ -150,17 +154,23 @@ def _estimated(
         loss = (
             f"(pow(_{name}_in, 2) / greatest(1, _rows - 1) + pow(_{name}_out, 2) / greatest(1, _contrasts))"
         )
-        found = found.withColumn(f"_{name}_nu", F.expr(f"try_divide(pow({variance}, 2), {loss})"))
+        # without any variance there is no limit, as in `estimates.estimate`: units that do not differ
+        freedom = f"coalesce(try_divide(pow({variance}, 2), {loss}), CAST('Infinity' AS DOUBLE))"
+        found = found.withColumn(f"_{name}_nu", F.expr(freedom))
+        short.append(f"IF(_{name}_nu < {LEAST_FREEDOM}D, '{name}', NULL)")
         reach = f"({_quantile(z, f'_{name}_nu')}) * sqrt({variance})"
-        given = f"_knows AND _units >= {LEAST_UNITS} AND _{name}_nu >= {LEAST_FREEDOM}"
+        given = f"_knows AND _units >= {LEAST_UNITS} AND _{name}_nu >= {LEAST_FREEDOM}D"
         columns.append(F.expr(value).alias(name))
         for side, sign in (("low", "-"), ("high", "+")):
             text = f"CASE WHEN _all AND _knows THEN {value} WHEN {given} THEN {value} {sign} {reach} END"
             columns.append(F.expr(text).alias(f"{name}_{side}"))
+    found = found.withColumn("_short", F.expr(f"concat_ws(', ', {', '.join(short)})"))
     why = (
         "CASE WHEN NOT _knows THEN 'none: rows were dropped that had no known chance' "
         "WHEN _all THEN 'nothing was shed' "
         f"WHEN _units < {LEAST_UNITS} THEN concat('none: ', _units, ' units, fewer than {LEAST_UNITS}') "
+        "WHEN _short <> '' THEN concat('none of ', _short, ': the error rests on fewer than "
+        f"{LEAST_FREEDOM:.0f} differences between units') "
         "ELSE concat(_units, ' units') END"
     )
     return found.select(*names, *columns, "sic", F.expr(why).alias("interval"))

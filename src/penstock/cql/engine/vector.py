@@ -62,6 +62,8 @@ def evaluate(node: exp.Expr, rows: pa.Table) -> Any:
         return pa.scalar(None)
     if isinstance(node, exp.Boolean):
         return pa.scalar(bool(node.this))
+    if isinstance(node, exp.Cast):  # no query has one: numbers as doubles, rounded where they must be
+        return pc.cast(evaluate(node.this, rows), ARROW_TYPES[node.to.this.value], safe=False)
     if isinstance(node, exp.Case):
         return _case(node, rows)
     return _OPERATIONS[type(node)](*[evaluate(each, rows) for each in node.iter_expressions()])

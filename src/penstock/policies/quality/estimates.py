@@ -34,7 +34,7 @@ LEAST_FREEDOM = 14.0
 """Degrees of freedom of the variance that 30 segments give, two of which make a contrast; see `_freedom`."""
 
 _ROUNDING = 1e-13
-"""Of the terms that a variance is the difference of: below it lies what double precision cannot tell."""
+"""Of the terms of a difference: below it lies what double precision cannot tell."""
 
 WITHOUT_CHANCES: Mapping[str, str] = {
     "oldest": "which rows go depends on their age, not on chance",
@@ -43,16 +43,6 @@ WITHOUT_CHANCES: Mapping[str, str] = {
     "balance-sic": "batches are chosen by their SIC and the queries' SIC, not by chance",
 }
 """Shedders that no estimate can be made from, and why. Their results have their SIC alone."""
-
-
-def require_chances(shedder: str) -> None:
-    """Rejects a shedder whose kept rows have no known keep probability."""
-    if shedder in WITHOUT_CHANCES:
-        raise InvalidInputError(
-            "an estimate needs a shedder that keeps rows with a known probability",
-            f"{shedder}: {WITHOUT_CHANCES[shedder]}",
-            "shed at random or by cohort, or read the result's sic",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +89,15 @@ class Sums:
     between: Products = field(default_factory=Products)
     lost: int = 0
     resampled: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was shed: the rows weigh as much as they are.
+
+        The variance does not tell. It is 0 as well where rows lie only in a segment or bucket that found no
+        partner, and where the units do not differ.
+        """
+        return self.rows > 0 and abs(self.weight - self.rows) <= _ROUNDING * self.rows
 
     def plus(self, other: Sums) -> Sums:
         """Sums of both, which share no unit."""
@@ -148,14 +147,15 @@ def estimate(sums: Sums, aggregate: Aggregate, confidence: float = 0.95) -> Esti
     missing = _no_interval(sums, units, value)
     if value is None or missing:
         return Estimate(value, None, None, None, units, missing)
-    variance = within + between
-    if variance == 0.0:
+    if sums.whole:
         return Estimate(value, 0.0, value, value, units, "nothing was shed")
     freedom = _freedom(sums, within, between)
     if freedom < LEAST_FREEDOM:
         reason = f"the error rests on {freedom:.0f} differences between units, fewer than {LEAST_FREEDOM:.0f}"
         return Estimate(value, None, None, None, units, reason)
-    error = math.sqrt(variance)
+    # A variance of 0 is stated like any other: 30 units or more, none of which differ. A count under whole
+    # segments of one size is of that kind, and exact: what is proportional to a segment's rows has no error.
+    error = math.sqrt(within + between)
     reach = student_quantile(0.5 + confidence / 2, freedom) * error
     return Estimate(value, error, value - reach, value + reach, units, f"{units:,} units")
 
@@ -173,21 +173,19 @@ def _parts(sums: Sums, aggregate: Aggregate) -> tuple[float | None, float, float
 
 
 def _no_interval(sums: Sums, units: int, value: float | None) -> str:
-    if value is None:
+    if value is None or not sums.rows:
         return "no rows were kept"
     if sums.lost:
         return f"{sums.lost:,} rows of the same grants were late or expired: no chance to be kept"
     if sums.resampled:
         return f"{sums.resampled:,} rows were sampled before, in another query"
-    if sums.within == Products() and sums.between == Products():
-        return ""
-    if units < LEAST_UNITS:
+    if units < LEAST_UNITS and not sums.whole:
         return f"{units} units, fewer than {LEAST_UNITS}"
     return ""
 
 
 def _freedom(sums: Sums, within: float, between: float) -> float:
-    """Degrees of freedom of the variance (Satterthwaite 1946)."""
+    """Degrees of freedom of the variance (Satterthwaite 1946); no limit to those of none."""
     loss = within**2 / max(1, sums.rows - 1) + between**2 / max(1, sums.contrasts)
     return math.inf if loss == 0 else (within + between) ** 2 / loss
 
