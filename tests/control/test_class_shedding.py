@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.control.changing import change_class
+from penstock.control.room import Room, Rooms
 from penstock.control.shedding import _buckets, _drawn
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import SCALE
@@ -17,6 +18,7 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.schedule import schedule_from_counts
 from penstock.log.writer import LogConfig
 from penstock.policies.quality.fairness import jain_index
+from penstock.policies.shedding.base import ShedObservation
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0
 RATES = np.array([1.0, 1.5, 2.5, 4.0])
@@ -69,6 +71,32 @@ def test_balance_sic_lets_queries_with_unequal_rates_lose_alike(virtual: Any) ->
     assert jain_index(found) >= 0.97
     assert found.mean() < 0.5
     assert cluster.status()["classes"]["gold"]["jain"] == pytest.approx(jain_index(found))
+
+
+def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_most_a_window(
+    virtual: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    observe = Rooms.observe
+
+    def recording(rooms: Rooms, room: Room, *parts: Any, **details: Any) -> ShedObservation:
+        seen.extend(float(part.sic.sum()) for part in room.parts)
+        return observe(rooms, room, *parts, **details)
+
+    monkeypatch.setattr(Rooms, "observe", recording)
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "balance-sic"}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    counts = np.where(np.arange(90) < WARM_S, 2_000, 80_000)
+    cluster.add("q0", "gold", virtual.stream(cluster, schedule_from_counts(counts, 1.0)), machine)
+    cluster.add("q1", "gold", virtual.stream(cluster, 40_000.0), machine, seed=1)
+    cluster.run(WARM_S + TARGET_S / 2)
+    for _ in range(30):
+        cluster.run(1.0)
+        queries = cluster.status()["classes"]["gold"]["queries"]
+        assert jain_index(np.array([queries[name]["sic"] for name in ("q0", "q1")])) >= 0.92
+    assert seen
+    assert max(seen) <= 1.0 + 1e-9
+    virtual.check_books(cluster)
 
 
 def test_a_query_behind_a_segment_that_sheds_is_made_up_for_it(virtual: Any) -> None:
@@ -229,3 +257,33 @@ def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
     assert {line["query"] for line in noted} == {"q"}
     assert all(line["sic_batch"] == line["sic"] == 1.0 for line in noted)
     assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]
+
+
+def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S}})
+    streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, begin=False)}
+    query = cluster.add("q", "gold", streams)
+    for _ in range(2):
+        cluster.run(20.0)
+        found = cluster.status()["classes"]["gold"]["queries"]["q"]
+        assert found["sic"] == pytest.approx(0.5)
+        assert found["silent"] == [streams["b"].name]
+        assert found["sic_batch"] == 1.0, "of the stream that had a part in it nothing was lost"
+        for slot in streams:
+            cluster.governor.leave(query.connections[f"q-{slot}"])
+            cluster.connect(query, f"q-{slot}", slot)
+
+
+def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S}})
+    cluster.governor.recorder = recorder = RecordingSic()
+    streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, seconds=5.0)}
+    query = cluster.add("q", "gold", streams)
+    cluster.run(30.0)
+    lines = len(recorder.noted)
+    grants = {name: offset.grant for name, offset in query.offsets.items()}
+    assert grants["q-a"] > grants["q-b"], "the last batches had no rows of the other stream"
+    cluster.governor.dropped(3, {("q-b", grants["q-b"]): 10.0})
+    assert len(recorder.noted) == lines
+    cluster.governor.dropped(17, {("q-a", grants["q-a"]): 10.0})
+    assert len(recorder.noted) == lines + 1

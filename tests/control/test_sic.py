@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.sic import SicLedger
+from penstock.control.sic import QuerySic, SicLedger
 
 
 def ledger() -> SicLedger:
@@ -42,6 +42,41 @@ def test_the_share_of_a_silent_source_is_missing_and_it_is_named() -> None:
     for reader in ("one", "other"):
         books.gone("q", reader)
     assert books.of("q", 50.0) == found, "a closing report is written when all have stopped"
+
+
+def test_a_source_that_was_silent_before_a_restart_is_missed_after_it() -> None:
+    books = ledger()
+    books.reads("q", "one", "a")
+    books.reads("q", "other", "b")
+    assert books.of("q", 0.5) == QuerySic(), "it had no batch yet, so nobody knows who is silent"
+    books.decided(1.0, "q", "one", "a", 100, 100)
+    before = books.of("q", 1.0)
+    assert (before.value, before.silent) == (pytest.approx(0.5), ("b",))
+    for reader in ("one", "other"):
+        books.gone("q", reader)
+        books.reads("q", reader, {"one": "a", "other": "b"}[reader])
+    assert books.of("q", 2.0) == before, "what is known holds until the next batch"
+    books.decided(3.0, "q", "one", "a", 100, 100)
+    assert books.of("q", 3.0) == before
+
+
+def test_a_reader_that_joins_again_keeps_its_books() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 40)
+    books.reads("q", "r", "s")
+    assert books.of("q", 2.0).value == pytest.approx(0.4)
+
+
+def test_of_a_micro_batch_only_the_sources_that_had_a_part_in_it_count() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "one", "a", 100, 100, grant=1, batch=0)
+    books.decided(1.0, "q", "other", "b", 100, 10, grant=1, batch=0)
+    assert books.of("q", 1.0).batch == pytest.approx(0.55)
+    books.decided(2.0, "q", "one", "a", 100, 100, grant=2, batch=1)
+    assert books.of("q", 2.0).batch == 1.0, "the other lost nothing in it"
+    assert books.dropped(2.5, "q", {("one", 2): 50.0}) == pytest.approx(0.5)
+    assert books.dropped(2.5, "q", {("one", 1): 50.0}) == pytest.approx(0.25)
+    assert books.of("q", 2.5).batch == pytest.approx(0.5)
 
 
 def test_a_query_without_a_batch_in_the_window_keeps_what_it_had() -> None:

@@ -146,6 +146,7 @@ class Governor:
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
         self.sic.joined(reader.token, key)
+        self.sic.reads(key, reader.id, str(log.directory))
         self.paths.changed()
         return reader
 
@@ -299,9 +300,8 @@ class Governor:
             plant.admitted_rows += processed
             plant.shed_rows += max(0, _rows(offset) - admitted)
             stream = str(reader.log.directory)
-            self.sic.decided(
-                self.timer(), query.key, reader_id, stream, _rows(offset), processed, offset.grant
-            )
+            rows, batch = _rows(offset), query.batches
+            self.sic.decided(self.timer(), query.key, reader_id, stream, rows, processed, offset.grant, batch)
         reader.offset = reader.counted = offset
         query.data_since_tick &= not offset.tick
         return True
@@ -321,7 +321,7 @@ class Governor:
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 send_out(plant, query, now_s)
         line = sic_line(query, lease, self.sic.of(query.key, self.timer()), now_s)
-        query.noted = {reader.id: reader.counted.grant for reader in query.readers.values()}, line
+        query.noted = {r.id: r.counted.grant for r in query.readers.values() if r.id in lease.logged}, line
         if self.recorder is not None:
             self.recorder.record_sic(line)
         query.cost.learn(lease.admitted, took_s)

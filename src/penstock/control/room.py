@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -164,19 +164,35 @@ class Rooms:
         known = [sic for name in names if (sic := self._ledger.of(name, now_s).value) is not None]
         return min(known, default=0.0)
 
-    def _row_sic(self, query: Query) -> dict[str, float]:
-        """By reader, what one of its rows adds to the query's SIC over a window."""
-        readers, now_s = [reader for reader in query.readers.values() if not reader.finished], self._timer()
-        usual = query.rate_per_s * self._ledger.stw_s / max(1, len(readers))
+    def _row_sic(self, query: Query, came: Mapping[str, float], span_s: float) -> dict[str, float]:
+        """By reader, what one of its rows adds to the query's SIC over a window.
+
+        The window has all rows that its source has sent in that time, also those that wait (kalyvianaki2016
+        section 6: they get their SIC before anything is shed). Without them, what waits after a sudden rise
+        of the rate would be worth more than a whole window.
+
+        Args:
+            query: Whose.
+            came: By reader, rows that nothing was decided about.
+            span_s: In which they came: the rest of the window has as many as were decided about in that time.
+        """
+        now_s, stw_s = self._timer(), self._ledger.stw_s
+        usual = query.rate_per_s * stw_s / max(1, len(came))
+        rest = max(0.0, 1.0 - span_s / stw_s)
         found = {}
-        for reader in readers:
-            rows = self._ledger.window_rows(query.key, reader.id, now_s) or usual
-            upstream = self._ledger.upstream(str(reader.log.directory), now_s)
-            found[reader.id] = upstream / (max(1.0, rows) * len(readers))
+        for name, new_rows in came.items():
+            rows = (self._ledger.window_rows(query.key, name, now_s) or usual) * rest + new_rows
+            upstream = self._ledger.upstream(str(query.readers[name].log.directory), now_s)
+            found[name] = upstream / (max(1.0, rows) * len(came))
         return found
 
+    def _span_s(self, query: Query) -> float:
+        """In how much time what waits has come."""
+        oldest_s = None if query.waiting is None else query.waiting.oldest_s
+        return 0.0 if oldest_s is None else max(0.0, self._clock() - oldest_s)
+
     def _mine(self, query: Query, mine: Sequence[Inside]) -> Part:
-        row_sic = self._row_sic(query)
+        row_sic = self._row_sic(query, _waiting_rows(query), self._span_s(query))
         rows = [kept for _, _, kept in mine]
         return Part(
             _joined(rows).astype(np.int64),
@@ -187,15 +203,27 @@ class Rooms:
 
     def _expected(self, query: Query, cycle_s: float) -> Part:
         """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait."""
-        waiting = 0 if query.waiting is None else query.waiting.rows
-        rows = max(float(waiting), query.rate_per_s * cycle_s)
-        row_sic = self._row_sic(query)
-        mean = sum(row_sic.values()) / max(1, len(row_sic))
+        came = _waiting_rows(query)
+        more = max(0.0, query.rate_per_s * cycle_s - sum(came.values()))
+        came = {reader: rows + more / len(came) for reader, rows in came.items()}
+        rows = sum(came.values())
+        row_sic = self._row_sic(query, came, max(cycle_s, self._span_s(query)))
+        mean = sum(row_sic[reader] * came[reader] for reader in came) / max(1.0, rows)
         count = min(EXPECTED_BATCHES, max(1, int(rows)))
         each = np.full(count, max(1, round(rows / count)), np.int64) if rows >= 1 else np.empty(0, np.int64)
         # as old then as this query's are now: spread over a cycle
         arrival_s = self._clock() - cycle_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
         return Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s)
+
+
+def _waiting_rows(query: Query) -> dict[str, float]:
+    """By reader, rows that wait: those that were there at the last look and are not granted since."""
+    ends = {} if query.waiting is None else query.waiting.ends
+    readers = [reader for reader in query.readers.values() if not reader.finished]
+    return {
+        r.id: float(sum(max(0, end - r.positions.get(p, 0)) for p, end in ends.get(r.id, {}).items()))
+        for r in readers
+    }
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> FloatArray:

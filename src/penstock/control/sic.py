@@ -8,7 +8,7 @@ shed, late, expired or set aside, or that Spark's watermark dropped, are missing
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +26,7 @@ class QuerySic:
 
     Attributes:
         value: Over the source time window; `None` before its first batch.
-        batch: Of its last micro-batch alone.
+        batch: Of its last micro-batch alone: the mean of the sources that had a part in it.
         silent: Streams that offered it nothing in the window.
     """
 
@@ -37,9 +37,10 @@ class QuerySic:
 
 @dataclass(slots=True)
 class _Batch:
-    """A reader's part of a micro-batch: the number of its grant, rows offered and kept."""
+    """A reader's part of a micro-batch: the numbers of its grant and of the batch, rows offered and kept."""
 
     grant: int
+    number: int
     offered: float
     kept: float
 
@@ -54,7 +55,8 @@ class _Source:
 
     stream: str
     sums: SlidingSums
-    since_s: float
+    since_s: float | None = None
+    """When its first micro-batch was planned."""
     recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
 
 
@@ -85,18 +87,45 @@ class SicLedger:
         if token in self._tokens:
             self.writers[self._tokens[token]] = query
 
-    def decided(
-        self, now_s: float, query: str, reader: str, stream: str, offered: int, admitted: int, grant: int = 0
-    ) -> None:
-        """A micro-batch is planned that decided about so many rows of a reader, and admits so many."""
+    def reads(self, query: str, reader: str, stream: str) -> None:
+        """A query has a source: it counts from now on, also if it never sends anything."""
+        self._source(query, reader, stream)
+
+    def _source(self, query: str, reader: str, stream: str) -> _Source:
         sources = self._sources.setdefault(query, {})
-        source = sources.get(reader)
-        if source is None:
+        if reader not in sources:
             slides = max(1, round(self.stw_s / SLIDE_S))
-            sums = SlidingSums(2, self.stw_s, self.stw_s / slides)
-            source = sources[reader] = _Source(stream, sums, now_s)
+            sources[reader] = _Source(stream, SlidingSums(2, self.stw_s, self.stw_s / slides))
+        return sources[reader]
+
+    def decided(
+        self,
+        now_s: float,
+        query: str,
+        reader: str,
+        stream: str,
+        offered: int,
+        admitted: int,
+        grant: int = 0,
+        batch: int = 0,
+    ) -> None:
+        """A micro-batch is planned that decided about so many rows of a reader, and admits so many.
+
+        Args:
+            now_s: On the timer.
+            query: Whose.
+            reader: Which of its sources.
+            stream: That it reads.
+            offered: Rows that were decided about.
+            admitted: Those that are processed.
+            grant: The reader's number of it.
+            batch: The query's number of it, which its readers share.
+        """
+        source = self._source(query, reader, stream)
+        if source.since_s is None:
+            source.since_s = now_s
         source.sums.add(now_s, np.array([_OFFERED, _KEPT]), np.array([offered, admitted], np.float64))
-        source.recent.append(_Batch(grant, float(offered), float(admitted)))
+        source.recent.append(_Batch(grant, batch, float(offered), float(admitted)))
 
     def dropped(self, now_s: float, query: str, rows: Mapping[tuple[str, int], float]) -> float:
         """Spark's watermark has dropped admitted rows of a micro-batch as late.
@@ -118,8 +147,9 @@ class SicLedger:
             gone = min(count, batch.kept)
             batch.kept -= gone
             source.sums.add(now_s, np.array([_KEPT]), np.array([-gone]))
-            lost += self.upstream(source.stream, now_s) * gone / batch.offered
-        return lost / max(1, len(sources))
+            parts = sum(any(b.number == batch.number for b in other.recent) for other in sources.values())
+            lost += self.upstream(source.stream, now_s) * gone / batch.offered / parts
+        return lost
 
     def gone(self, query: str, reader: str) -> None:
         """A reader has left."""
@@ -134,7 +164,9 @@ class SicLedger:
         sources = self._sources.get(query, {})
         if not sources or query in above:  # a segment that is made of itself has no beginning
             return self._known.get(query, QuerySic())
-        kept, offered, heard, last, silent = 0.0, 0.0, 0, 0.0, []
+        if all(source.since_s is None for source in sources.values()):  # it is there, and had no batch yet
+            return self._known.get(query, QuerySic())
+        kept, offered, heard, silent, parts = 0.0, 0.0, 0, [], []
         for source in sources.values():
             offered_rows, kept_rows = source.sums.sums(now_s).tolist()
             kept_rows = max(0.0, kept_rows)  # rows may leave the window before the word that they were lost
@@ -145,8 +177,9 @@ class SicLedger:
                 kept += upstream * kept_rows / offered_rows
             else:
                 silent.append(source.stream)
-            last += upstream * (source.recent[-1].fraction if source.recent else 1.0)
-        batch = last / len(sources)
+            if source.recent:
+                parts.append((source.recent[-1].number, upstream * source.recent[-1].fraction))
+        batch = _of_the_last(parts)
         if heard:
             fraction = np.array([heard / len(sources)])
             value = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
@@ -156,7 +189,7 @@ class SicLedger:
     def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
         """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""
         source = self._sources.get(query, {}).get(reader)
-        if source is None or now_s - source.since_s < self.stw_s:
+        if source is None or source.since_s is None or now_s - source.since_s < self.stw_s:
             return None
         return float(source.sums.sums(now_s)[_OFFERED]) or None
 
@@ -179,3 +212,10 @@ class SicLedger:
             for other, sources in self._sources.items()
             if other != query and any(source.stream in streams for source in sources.values())
         ]
+
+
+def _of_the_last(parts: Sequence[tuple[int, float]]) -> float:
+    """The mean SIC of those with the highest number of a micro-batch: others had no part in it."""
+    last = max(number for number, _ in parts)
+    found = [sic for number, sic in parts if number == last]
+    return sum(found) / len(found)

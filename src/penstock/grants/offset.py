@@ -65,6 +65,9 @@ class Offset:
         tick: A grant without rows, which lets Spark close windows.
         stream: Id of the stream that the positions are of.
         sic: SIC of each row of the grant, by the rows that its stream had offered in the source time window.
+        empty_before: Rows of the grants right before this one of which nothing was admitted: the next rows
+            that are stand for them, too.
+        empty: Such rows for the next grant; 0 where this one admits any.
     """
 
     reader: str
@@ -78,6 +81,8 @@ class Offset:
     tick: bool = False
     stream: str = ""
     sic: float = 0.0
+    empty_before: int = 0
+    empty: int = 0
 
     @classmethod
     def initial(cls, reader: str, positions: Positions, stream: str = "") -> Offset:
@@ -99,7 +104,7 @@ class Offset:
         for name in ("ungoverned", "tick"):
             if getattr(self, name):
                 encoded[name] = True
-        for name in ("stream", "sic"):
+        for name in ("stream", "sic", "empty_before", "empty"):
             if getattr(self, name):
                 encoded[name] = getattr(self, name)
         return encoded
@@ -125,7 +130,14 @@ class Offset:
             tick=encoded.get("tick", False),
             stream=encoded.get("stream", ""),
             sic=encoded.get("sic", 0.0),
+            empty_before=encoded.get("empty_before", 0),
+            empty=encoded.get("empty", 0),
         )
+
+    @property
+    def stood_for(self) -> int:
+        """Rows that those it admits stand for: of this grant, and of those before that admitted none."""
+        return self.empty_before + sum(end - self.start.get(p, 0) for p, end in self.end.items())
 
     def advanced(
         self, end: Positions, late: Positions, plan: Plan, books: Books, ungoverned: bool = False
@@ -141,7 +153,20 @@ class Offset:
             books=self.books.plus(books),
             ungoverned=ungoverned,
             tick=dict(end) == dict(self.end),
+            empty_before=0,
+            empty=0,
         )
+
+    def follows(self, before: Offset, set_aside: bool, admitted: int) -> Offset:
+        """This offset, with the rows of grants before it of which nothing was admitted.
+
+        Args:
+            before: The last one.
+            set_aside: Whether what that one admits is not processed.
+            admitted: Rows that this grant admits.
+        """
+        carried = replace(self, empty_before=before.stood_for if set_aside else before.empty)
+        return replace(carried, empty=0 if admitted else carried.stood_for)
 
 
 def _encode(positions: Positions) -> dict[str, int]:

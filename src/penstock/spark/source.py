@@ -38,7 +38,6 @@ from penstock.grants.selection import (
     evened,
     grant_books,
     read_range,
-    rows_between,
     select,
     share_out,
 )
@@ -329,7 +328,7 @@ class _Planner:
         corrected = replace(
             start.books, admitted=start.books.admitted - poison, poison=start.books.poison + poison
         )
-        offset = replace(draft, books=corrected.plus(books))
+        offset = replace(draft, books=corrected.plus(books)).follows(start, poison > 0, books.admitted)
         self._selected = offset, self._starts(), selections
         journal.proposed(offset)
         if self.options.shed_lane and books.shed:
@@ -358,7 +357,7 @@ class _Planner:
         keep = offset.plan.keep_probability(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
         drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
-        kept = admitted / max(1, rows_between(offset.start, offset.end))
+        kept = admitted / max(1, offset.stood_for)
         place, metadata = self.options.read_from, self.options.metadata
         return [
             ReadTask(place, offset.plan, share, metadata, weight, offset.sic, kept, drawn) for share in shares
