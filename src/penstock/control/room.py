@@ -101,7 +101,9 @@ class Rooms:
     ) -> Room:
         """The room of a class's turns; of the query to be granted, its waiting rows by segment."""
         queries = [query, *others]
-        parts = [self._mine(query, mine), *(self._expected(other, turn.cycle_s) for other in others)]
+        # over the same time for all: one whose turn comes early, before a cycle is over, fills it even so
+        span_s = min(turn.cycle_s, self._span_s(query))
+        parts = [self._mine(query, mine), *(self._expected(other, span_s) for other in others)]
         costs_s = np.array([q.cost.row_s for q in queries])
         capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
         room = Room(queries, parts, costs_s, capacity_s)
@@ -202,7 +204,12 @@ class Rooms:
         )
 
     def _expected(self, query: Query, cycle_s: float) -> Part:
-        """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait."""
+        """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait.
+
+        Args:
+            query: Which.
+            cycle_s: How long a cycle is.
+        """
         came = _waiting_rows(query)
         more = max(0.0, query.rate_per_s * cycle_s - sum(came.values()))
         came = {reader: rows + more / len(came) for reader, rows in came.items()}
