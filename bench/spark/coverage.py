@@ -119,10 +119,12 @@ def coverage(run: BenchRun) -> None:
             without = results.filter(pa.compute.is_null(results.column("avg_low")))
             reasons = Counter(without.column("interval").to_pylist())
             why = "; ".join(f"{n:,} {reason}" for reason, n in reasons.most_common(3))
-            for name in AGGREGATES:
-                percent = 100.0 * _inside(results, name)
+            percents = {name: 100.0 * _inside(results, name) for name in AGGREGATES}
+            for name, percent in percents.items():
                 run.row(f"{case.name}_{name}_percent", percent)
                 lowest, highest = min(lowest, percent), max(highest, percent)
+            said = ", ".join(f"{name} {percent:.1f} %" for name, percent in percents.items())
+            run.progress(f"{case.name}: {said} of {given.num_rows:,} results")
             run.note(
                 f"{case.name}: {given.num_rows:,} of {results.num_rows:,} results have an interval ({why}); "
                 f"{case.overload * per_s:,.0f} rows/s, {case.groups} groups, {case.seeds} runs; half an "
