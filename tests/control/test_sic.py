@@ -25,6 +25,16 @@ def test_it_is_the_part_of_the_rows_that_was_admitted_in_the_window() -> None:
     assert books.of("q", 11.5).value == pytest.approx(1 / 3), "the first batch has left the window"
 
 
+def test_a_level_is_of_what_stays_in_the_window_so_much_longer() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 0)
+    books.decided(8.0, "q", "r", "s", 100, 50)
+    assert books.level("q", 9.0, 0.0) == pytest.approx(0.25)
+    assert books.level("q", 9.0, 4.0) == pytest.approx(0.5), "the first batch leaves the window by then"
+    assert books.level("q", 9.0, 9.9) == pytest.approx(0.25), "nothing stays: all of it counts"
+    assert books.level("another", 9.0, 0.0) is None
+
+
 def test_every_source_counts_alike_however_many_rows_it_has() -> None:
     books = ledger()
     books.decided(1.0, "q", "many", "a", 10_000, 10_000)

@@ -60,12 +60,14 @@ class Room:
         parts: What waits for each.
         costs_s: What a row of each takes.
         capacity_s: What the turns of a cycle hold.
+        span_s: The time whose rows the parts have.
     """
 
     queries: Sequence[Query]
     parts: Sequence[Part]
     costs_s: FloatArray
     capacity_s: float
+    span_s: float
 
     @property
     def loads_s(self) -> FloatArray:
@@ -106,7 +108,7 @@ class Rooms:
         parts = [self._mine(query, mine), *(self._expected(other, span_s) for other in others)]
         costs_s = np.array([q.cost.row_s for q in queries])
         capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
-        room = Room(queries, parts, costs_s, capacity_s)
+        room = Room(queries, parts, costs_s, capacity_s, span_s)
         if governed.gives_grants:
             return room
         return replace(room, capacity_s=governed.plant.keep_fraction * float(room.loads_s.sum()))
@@ -156,14 +158,18 @@ class Rooms:
         found = np.empty(len(room.queries))
         for i, (query, part) in enumerate(zip(room.queries, room.parts, strict=True)):
             new = float(part.sic.sum())
-            found[i] = self._level(query) * max(0.0, 1.0 - new) + new
+            found[i] = self._level(query, max(room.span_s, self._span_s(query))) * max(0.0, 1.0 - new) + new
         return found
 
-    def _level(self, query: Query) -> float:
-        """A query's SIC; of one that others read, the lowest of theirs, for which it works too."""
+    def _level(self, query: Query, after_s: float) -> float:
+        """A query's SIC; of one that others read, the lowest of theirs, for which it works too.
+
+        Over what stays in the window when what waits is in it: what was lost longer ago is not made up for,
+        or the query would be ahead of the others once it has left the window.
+        """
         now_s = self._timer()
         names = [query.key, *self._ledger.readers_of(query.key)]
-        known = [sic for name in names if (sic := self._ledger.of(name, now_s).value) is not None]
+        known = [sic for name in names if (sic := self._ledger.level(name, now_s, after_s)) is not None]
         return min(known, default=0.0)
 
     def _row_sic(self, query: Query, came: Mapping[str, float], span_s: float) -> dict[str, float]:

@@ -186,6 +186,16 @@ class SicLedger:
             self._known[query] = QuerySic(value, batch, tuple(silent))
         return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 
+    def level(self, query: str, now_s: float, after_s: float) -> float | None:
+        """A query's SIC over what will still be in the window so much later; where nothing is, over all."""
+        sources, kept, heard = self._sources.get(query, {}), 0.0, False
+        for source in sources.values():
+            offered_rows, kept_rows = source.sums.left(now_s, after_s).tolist()
+            if offered_rows > 0:
+                heard = True
+                kept += self.upstream(source.stream, now_s) * max(0.0, kept_rows) / offered_rows
+        return kept / len(sources) if heard else self.of(query, now_s).value
+
     def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
         """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""
         source = self._sources.get(query, {}).get(reader)

@@ -85,6 +85,14 @@ class SlidingSums:
             self._fresh = True
         return self._sums
 
+    def left(self, now_s: float, after_s: float) -> FloatArray:
+        """The same over the slides that are still in the window so much later."""
+        self.advance(now_s)
+        count = max(0, len(self._ring) - max(0, round(after_s / self.slide_s)))
+        stay = np.arange(self._slide - count + 1, self._slide + 1) % len(self._ring)
+        found: FloatArray = self._ring[stay].sum(axis=0)
+        return found
+
 
 class SourceTimeWindow:
     """How many tuples each source offers in a source time window, kept or not (|T_s| of eq. 1).
