@@ -209,23 +209,18 @@ class Rooms:
             _joined([s.arrival_max_s[at] for s, at, _ in mine]),
         )
 
-    def _expected(self, query: Query, cycle_s: float) -> Part:
-        """What another query will have waiting when its turn comes: a cycle's rows, or more if they wait.
-
-        Args:
-            query: Which.
-            cycle_s: How long a cycle is.
-        """
+    def _expected(self, query: Query, span_s: float) -> Part:
+        """What another query will have waiting at its turn: the rows of so much time, or more if it waits."""
         came = _waiting_rows(query)
-        more = max(0.0, query.rate_per_s * cycle_s - sum(came.values()))
+        more = max(0.0, query.rate_per_s * span_s - sum(came.values()))
         came = {reader: rows + more / len(came) for reader, rows in came.items()}
         rows = sum(came.values())
-        row_sic = self._row_sic(query, came, max(cycle_s, self._span_s(query)))
+        row_sic = self._row_sic(query, came, max(span_s, self._span_s(query)))
         mean = sum(row_sic[reader] * came[reader] for reader in came) / max(1.0, rows)
         count = min(EXPECTED_BATCHES, max(1, int(rows)))
         each = np.full(count, max(1, round(rows / count)), np.int64) if rows >= 1 else np.empty(0, np.int64)
-        # as old then as this query's are now: spread over a cycle
-        arrival_s = self._clock() - cycle_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
+        # as old then as this query's are now: spread over that time
+        arrival_s = self._clock() - span_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
         return Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s)
 
 
