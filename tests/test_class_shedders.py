@@ -53,7 +53,7 @@ def test_settings_survive_json_and_reach_the_shedder() -> None:
     assert isinstance(settings, SemanticSettings)
     assert (settings.shed_from, settings.inside) == (3.0, 3.0)
     assert settings.worth == 'CASE WHEN "device" >= 3 THEN 0 WHEN "device" IS NOT NULL THEN 1 END'
-    shedder = gold("balance-sic", projection=False).classes["gold"].build_shedder()
+    shedder = gold("balance-sic", projection=False).classes["gold"].build_shedder(seed=0)
     assert shedder is not None
     assert shedder.config.projection is False  # type: ignore[attr-defined]
 

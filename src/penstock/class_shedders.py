@@ -57,8 +57,8 @@ class SemanticSettings(Part):
     def _pure(self) -> SemanticConfig:
         return SemanticConfig(self.by, self.shed_from, self.shed_to)
 
-    def build(self) -> Shedder:
-        return self._pure().build()
+    def build(self, seed: int) -> Shedder:
+        return self._pure().build(seed)
 
     @property
     def worth(self) -> str:
@@ -99,8 +99,8 @@ class WindowSettings(Part):
             raise refused("must be a microsecond or more", f"{size_s:g}s", "for example 2s")
         return size_s
 
-    def build(self) -> Shedder:
-        return WindowConfig().build()
+    def build(self, seed: int) -> Shedder:
+        return WindowConfig().build(seed)
 
     def column_of(self, event_time: str | None) -> str:
         """The column with a row's time: the one that is named, else the stream's own, else its arrival."""

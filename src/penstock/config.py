@@ -184,10 +184,10 @@ class ClassConfig(Part):
         """The settings of the class's shedder, if it has one."""
         return None if self.shedder is None else shedder_settings(self.shedder, self.shedder_settings)
 
-    def build_shedder(self) -> Shedder | None:
-        """The class's shedder, if it has one."""
+    def build_shedder(self, seed: int) -> Shedder | None:
+        """The class's shedder, if it has one, with the seed of its coins."""
         settings = self.shedder_config()
-        shedder: Shedder | None = None if settings is None else settings.build()
+        shedder: Shedder | None = None if settings is None else settings.build(seed)
         return shedder
 
     @property

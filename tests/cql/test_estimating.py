@@ -49,6 +49,27 @@ def test_others_are_refused_with_the_form_that_works(text: str, got: str) -> Non
         estimated(meant(text))
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"SELECT l AS Mean_Low, avg(m) AS mean FROM T {WINDOW} GROUP BY l", "Mean_Low"),
+        (f"SELECT count(m) AS mean_error, avg(m) AS mean FROM T {WINDOW}", "mean_error"),
+        (f"SELECT l AS interval, avg(m) AS mean FROM T {WINDOW} GROUP BY l", "interval"),
+    ],
+)
+def test_a_column_named_as_one_that_an_estimate_adds_is_refused(text: str, name: str) -> None:
+    with pytest.raises(
+        CqlError, match=f"stand beside the columns of an estimated answer; got '{name}'; hint"
+    ):
+        estimated(meant(text))
+
+
+def test_columns_of_the_tuples_may_have_the_names_of_those_that_an_estimate_adds() -> None:
+    found = estimated(meant(f"SELECT l AS count, l AS k, avg(m) AS mean FROM T {WINDOW} GROUP BY l"))
+    assert list(found.keys) == ["count", "k"]
+    assert len(set(found.keys.values())) == 1
+
+
 def pipeline(cls: dict[str, Any], **query: Any) -> None:
     load_pipeline(
         {

@@ -16,6 +16,7 @@ from penstock.grants.selection import Range, evened, grant_books, read_range, se
 from penstock.grants.sic import row_sic, window_rows
 from penstock.grants.units import DRAWN_TYPE, drawn_by, drawn_column
 from penstock.log.embedded import EmbeddedLog
+from penstock.log.writer import LogConfig
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -46,6 +47,14 @@ def test_a_stream_younger_than_the_window_is_scaled_up(log: EmbeddedLog) -> None
 
 def test_a_stream_without_rows_has_a_sic_all_the_same(log: EmbeddedLog) -> None:
     assert row_sic(log, {0: 0}, 10 * SECOND, 2) == 0.5
+
+
+def test_of_the_sic_that_rows_of_a_segment_bring_a_query_counts_the_part_of_one_source(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedLog.create(tmp_path / "hot", SCHEMA, LogConfig(origin=True)) as segment:
+        assert row_sic(segment, {0: 0}, 10 * SECOND, 1) == 1.0
+        assert row_sic(segment, {0: 0}, 10 * SECOND, 4) == 0.25
 
 
 def chosen(drawn: int = 0) -> Offset:

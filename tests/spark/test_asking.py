@@ -136,6 +136,22 @@ def test_with_nobody_there_it_waits_five_seconds_and_then_goes_on_by_itself_in_s
     assert said[0].levelno == logging.WARNING
 
 
+def test_by_itself_it_goes_on_with_as_many_sources_as_its_last_grant_had(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, _ = waiting_asking(folder)
+    grant = {"end": {"0": 10, "1": 5}, "late": {}, "plan": KEEP_ALL.to_json(), "sources": 3}
+    with monkeypatch.context() as answered:
+        answered.setattr(asking, "_request", lambda *_: grant)
+        first = asking.ask(start(), ENDS)
+    assert first is not None
+    assert first.sources == 3
+    while (alone := asking.ask(advanced(start(), first), ENDS)) is None:
+        pass
+    assert alone.ungoverned
+    assert alone.sources == 3, "a row's SIC does not rise because nobody answers"
+
+
 def test_by_itself_it_stops_at_the_end_and_waits_there(folder: Path) -> None:
     asking, clock = waiting_asking(folder)
     offset = start()

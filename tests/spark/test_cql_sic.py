@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
+from penstock.cql.spark.estimates import estimates_of
 from penstock.cql.spark.feeds import Feed, Feeds
 from penstock.cql.spark.relation import changes_of
 from penstock.cql.spark.rows import rows_of
 from penstock.cql.spark.windows import windows_of
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import KEPT, POSITION
+from penstock.log.protocol import DRAWN, KEPT, POSITION
 from penstock.log.writer import LogConfig
 from penstock.spark.capacity import read_ungoverned
 
@@ -39,11 +40,13 @@ def segment(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def answers(spark: SparkSession, segment: Path, text: str, compiled: Compiled, *kept: str) -> list[Row]:
+def answers(
+    spark: SparkSession, segment: Path, text: str, compiled: Compiled, *kept: str, to: Path | None = None
+) -> list[Row]:
     (written,) = read_program(f"REGISTER STREAM s (v int); {text}").queries
     rows = read_ungoverned(spark, segment, 9, metadata=[*kept, POSITION])
     made = compiled(written.query, lambda _: Feed(rows, ("v",), "at", POSITION, 1, kept=kept))
-    folder = segment.parent
+    folder = segment.parent if to is None else to
     writer = made.writeStream.format("parquet").option("path", str(folder / "out"))
     writer = writer.option("checkpointLocation", str(folder / "cp")).trigger(availableNow=True)
     writer.start().awaitTermination()
@@ -58,6 +61,17 @@ def test_by_windows(spark: SparkSession, segment: Path) -> None:
     text = "SELECT count(*) AS n FROM s [RANGE 10 SEC SLIDE 10 SEC]"
     found = sorted(answers(spark, segment, text, windows_of, KEPT))
     assert [row["sic"] for row in found][:3] == pytest.approx([0.5, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("slide", [10, 2])
+def test_with_estimates_it_is_the_same_as_without(spark: SparkSession, segment: Path, slide: int) -> None:
+    text = f"SELECT count(v) AS n FROM s [RANGE 10 SEC SLIDE {slide} SEC] WHERE v % 3 > 0"
+    found = {}
+    for compiled, kept in ((windows_of, (KEPT,)), (estimates_of, ("_weight", KEPT, DRAWN))):
+        rows = answers(spark, segment, text, compiled, *kept, to=segment.parent / compiled.__name__)
+        found[compiled] = {row["window_start"]: row["sic"] for row in rows}
+    assert len(found[windows_of]) >= 3
+    assert found[estimates_of] == pytest.approx(found[windows_of])
 
 
 def test_of_streams_that_are_united(spark: SparkSession, segment: Path) -> None:

@@ -15,7 +15,7 @@ import penstock
 from penstock.grants.lateness import LateRule
 from penstock.grants.offset import Books, Offset
 from penstock.log.embedded import EmbeddedLog
-from penstock.spark.dropped import EventTimes, dropped_rows, watermark_of, window_of
+from penstock.spark.dropped import EventTimes, ProgressListener, dropped_rows, watermark_of, window_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,10 +83,79 @@ def test_windows_are_known_from_the_plan_if_they_are_of_one_kind(
     assert window_of(texts) == found
 
 
+def test_a_report_tells_the_grants_of_its_batch_also_if_nothing_was_dropped_or_it_cannot_be_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "readings")
+    log.append(readings(range(100)))
+    heard: list[tuple[int, dict[tuple[str, int], float]]] = []
+    listener = ProgressListener(spark, lambda *ended: heard.append(ended))
+    try:
+        names = {"id": "not an id of Spark's", "runId": "run", "batchId": 3}
+        listener._look({**report(log, 0, 100), **names})
+        assert heard.pop() == (3, {("r", 1): 0.0})
+        with pytest.raises(Exception, match="UUID"):
+            listener._look({**report(log, 40, 100), **names})
+        assert heard.pop() == (3, {("r", 1): 0.0})
+        listener._look({**report(log, 0, 100), **names, "sources": []})
+        assert not heard, "a query that nobody governs"
+    finally:
+        listener.stop()
+
+
 def of_batches(run: Path, query: str) -> list[dict[str, Any]]:
-    """The lines of a query's micro-batches; of two with one number the later one holds."""
+    """The lines of a query's micro-batches; of two with the same grants the later one holds."""
     lines = map(json.loads, (run / "sic.jsonl").read_text().splitlines())
-    return list({line["batch"]: line for line in lines if line["query"] == query}.values())
+    return list({str(line["grants"]): line for line in lines if line["query"] == query}.values())
+
+
+def test_two_queries_of_one_dataframe_have_lines_by_the_batch_ids_of_each(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "readings")
+    config = {"log": tmp_path, "classes": CLASSES, "run": tmp_path / "run"}
+    with penstock.attach(spark, config) as flow:
+        both = flow.read_stream("readings", cls="gold", query="both")
+        queries = [to_memory(both, "one_of_both"), to_memory(both.where("k = 1"), "other_of_both")]
+        for first in (0, 500, 1000):
+            fill(log, range(first, first + 500))
+            assert flow.drain()
+        last = [query.lastProgress for query in queries]
+    lines = of_batches(tmp_path / "run", "both")
+    for progress in last:
+        end = json.loads(progress["sources"][0]["endOffset"])
+        mine = {line["grants"][end["reader"]]: line for line in lines if line["key"] == end["reader"]}
+        assert [line["batch"] for line in mine.values()] == list(range(progress["batchId"] + 1))
+        assert mine[end["grant"]]["batch"] == progress["batchId"]
+        assert sum(line["rows"] for line in mine.values()) == 1500
+
+
+def test_a_batch_that_failed_and_is_run_again_has_a_line_as_all_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "readings")
+    config = {"log": tmp_path, "classes": CLASSES, "run": tmp_path / "run"}
+    failed: list[int] = []
+
+    def fail_once(_: object, batch: int) -> None:
+        if batch == 1 and not failed:
+            failed.append(batch)
+            raise ValueError("once")
+
+    with penstock.attach(spark, config) as flow:
+        stream = flow.read_stream("readings", cls="gold", query="again")
+        writer = stream.writeStream.foreachBatch(fail_once).option("checkpointLocation", str(tmp_path / "c"))
+        query = writer.start()
+        fill(log, range(100))
+        assert flow.drain()
+        fill(log, range(100, 300))
+        until(lambda: query.exception() is not None, "the failure")
+        writer.start()
+        fill(log, range(300, 400))
+        assert flow.drain()
+    lines = of_batches(tmp_path / "run", "again")
+    assert [line["batch"] for line in lines] == list(range(len(lines)))
+    assert sum(line["rows"] for line in lines) == 400
 
 
 def test_late_rows_are_missing_and_rows_of_open_windows_are_not(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import penstock
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Range, read_range
+from penstock.grants.sic import row_sic
 from penstock.grants.units import Drawn, drawn_column
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.protocol import ORIGIN
@@ -40,7 +41,7 @@ def arrivals(log: EmbeddedLog, column: str = "id") -> dict[int, int]:
     return found
 
 
-def test_weights_and_kept_parts_of_a_segment_multiply_and_its_sic_stays(tmp_path: Path) -> None:
+def test_weights_and_kept_parts_of_a_segment_multiply_and_a_part_of_its_sic_counts(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
         rows = readings(range(3))
         kept = pa.RecordBatch.from_arrays(
@@ -49,14 +50,39 @@ def test_weights_and_kept_parts_of_a_segment_multiply_and_its_sic_stays(tmp_path
         )
         log.append(kept, arrival_us=np.array([10, 20, 30]))
         (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 3, 0))
-        shown = with_metadata(piece, ORIGIN, weight=5.0, sic=0.9, kept=0.2)
+        shown = with_metadata(piece, ORIGIN, weight=5.0, sic=0.5, kept=0.2)
         assert shown.column("_kept").to_pylist() == pytest.approx([0.1, 0.05, 0.2])
         assert shown.column("_weight").to_pylist() == [10.0, 20.0, 5.0]
-        assert shown.column("_sic").to_pylist() == [0.1, 0.2, 0.3]
+        assert shown.column("_sic").to_pylist() == [0.05, 0.1, 0.15]
         assert shown.column("_arrival").cast(pa.int64()).to_pylist() == [10, 20, 30]
         assert with_metadata(piece, (), 5.0, 0.9).schema.names == READINGS.names
         with pytest.raises(InvalidInputError, match=r"missing \['_sic', '_weight', '_kept'\]"):
             log.append(rows)
+
+
+def test_rows_of_a_segment_and_of_a_stream_that_a_query_joins_have_a_sic_of_one_together(
+    tmp_path: Path,
+) -> None:
+    stw_us, total = 10_000_000, 0.0
+    at = np.arange(1, 101) * stw_us // 100  # one source time window
+    with (
+        EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as segment,
+        EmbeddedLog.create(tmp_path / "plain", READINGS) as plain,
+    ):
+        origin = [pa.array(np.full(100, value)) for value in (0.01, 1.0, 1.0)]
+        rows = pa.RecordBatch.from_arrays(
+            [*readings(range(100)).columns, *origin], schema=segment.append_schema
+        )
+        segment.append(rows, arrival_us=at)
+        plain.append(readings(range(100)), arrival_us=at)
+        for log in (segment, plain):
+            sic = row_sic(log, {0: 100}, stw_us, sources=2)
+            (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 100, 0))
+            shown = with_metadata(piece, ("_sic",), 1.0, sic)
+            found = sum(shown.column("_sic").to_pylist())
+            assert found == pytest.approx(0.5, rel=0.02)
+            total += found
+    assert total == pytest.approx(1.0, rel=0.02)
 
 
 def test_rows_that_a_shedder_chose_have_no_weight_behind_a_segment_either(tmp_path: Path) -> None:

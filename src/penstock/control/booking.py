@@ -36,11 +36,16 @@ def send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
 
 
 def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[str, Any]:
-    """What the micro-batch that ended now, and the source time window with it, stand on."""
+    """What the micro-batch that ended now, and the source time window with it, stand on.
+
+    Its grants say which it is, also where nobody has told Spark's number of it yet.
+    """
     return {
         "now_s": now_s,
         "cls": query.cls,
         "query": query.name,
+        "key": query.key,
+        "grants": query.grants(lease),
         "batch": lease.batch,
         "rows": lease.admitted,
         "dropped_by_watermark": lease.dropped,
@@ -52,13 +57,15 @@ def sic_line(query: Query, lease: Lease, sic: QuerySic, now_s: float) -> dict[st
 def book_dropped(
     ledger: SicLedger, query: Query, batch: int, rows: Mapping[tuple[str, int], float], now_s: float
 ) -> dict[str, Any] | None:
-    """Books admitted rows that Spark's watermark dropped as late.
+    """Books Spark's report on a micro-batch: its number, and admitted rows that its watermark dropped.
+
+    It may come before the next question, or when further batches have ended.
 
     Args:
         ledger: The books of SIC.
         query: Whose rows.
         batch: Spark's number of the micro-batch.
-        rows: By reader and number of its grant.
+        rows: By reader and number of its grant; 0 where nothing was dropped.
         now_s: On the timer.
 
     Returns:
@@ -67,21 +74,27 @@ def book_dropped(
     total = sum(rows.values())
     query.dropped += total
     fell = ledger.dropped(now_s, query.key, rows)
-    grants, line = query.noted or ({}, {})
-    if not any(grants.get(reader) == grant for reader, grant in rows):
-        if query.lease is not None:
-            query.lease.dropped += total
+    lease = query.lease
+    if lease is not None and _is_of(query.grants(lease), rows):
+        lease.batch, lease.dropped = batch, lease.dropped + total
         return None
-    before = line["sic_batch"]
-    anew = {
+    at = next((i for i, line in enumerate(query.noted) if _is_of(line["grants"], rows)), None)
+    if at is None or (query.noted[at]["batch"] == batch and not total):
+        return None
+    line = query.noted[at]
+    anew = query.noted[at] = {
         **line,
         "batch": batch,
         "dropped_by_watermark": line["dropped_by_watermark"] + total,
-        "sic_batch": None if before is None else max(0.0, before - fell),
-        "sic": ledger.of(query.key, now_s).value,
+        "sic_batch": None if line["sic_batch"] is None else max(0.0, line["sic_batch"] - fell),
+        "sic": ledger.of(query.key, now_s).value if total else line["sic"],
     }
-    query.noted = grants, anew
     return anew
+
+
+def _is_of(grants: Mapping[str, int], rows: Mapping[tuple[str, int], float]) -> bool:
+    """Whether a report is on the micro-batch with these grants."""
+    return any(grants.get(reader) == grant for reader, grant in rows)
 
 
 def shed_line(query: Query, shedder: str, chosen: Chosen, now_s: float) -> dict[str, object]:

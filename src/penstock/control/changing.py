@@ -26,12 +26,13 @@ def change_class(governor: Governor, name: str, changes: Mapping[str, Any]) -> N
         period_s = config.manager_config().period_s(config.target_s)
         settings = config.shedder_config()
         same = config.shedder == before.config.shedder and settings == before.settings
-        shedder = before.shedder if same else config.build_shedder()
+        shedder = before.shedder if same else config.build_shedder(governor.config.seed)
         governed = replace(before, config=config, period_s=period_s, shedder=shedder, settings=settings)
         governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
         governed.cycle.dry_run = config.dry_run or governor.config.dry_run
     else:
-        governed = govern(name, config, before.plant, governor.recorder, governor.config.dry_run)
+        flow = governor.config
+        governed = govern(name, config, before.plant, governor.recorder, flow.dry_run, flow.seed)
         if governor.recorder is not None:
             first = governed.plant.next_id
             governor.recorder.record_change(name, first, describe_manager(config.build_manager()))

@@ -49,7 +49,7 @@ class GovernedClass:
 
 
 def govern(
-    name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool
+    name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool, seed: int
 ) -> GovernedClass:
     """A class with a fresh manager, on a plant that may have run before."""
     manager = config.build_manager()
@@ -62,7 +62,7 @@ def govern(
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
-    shedder, settings = config.build_shedder(), config.shedder_config()
+    shedder, settings = config.build_shedder(seed), config.shedder_config()
     return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, shedder, settings)
 
 

@@ -22,7 +22,7 @@ class Decider:
         queries: By key.
         paths: Where queries stand on the ways of their rows.
         look: Refreshes what waits for a query.
-        turn: How long a query's grant may be.
+        turn_of: How long grants of a class's queries may be.
         clock: Seconds since the epoch.
         timer: Seconds that never go back.
     """
@@ -33,11 +33,11 @@ class Decider:
         queries: Mapping[str, Query],
         paths: Paths,
         look: Callable[[Query], Waiting],
-        turn: Callable[[Query], Turn],
+        turn_of: Callable[[str], Turn],
         clock: Callable[[], float],
         timer: Callable[[], float],
     ) -> None:
-        self._classes, self._queries, self._look, self._turn = classes, queries, look, turn
+        self._classes, self._queries, self._look, self._turn_of = classes, queries, look, turn_of
         self._paths, self._clock, self._timer = paths, clock, timer
 
     def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Grant:
@@ -75,28 +75,30 @@ class Decider:
         waiting_rows = {q.key: self._look(q).rows for q in queries if q.readers and q is not query}
         if query is not None and query.waiting is not None:
             waiting_rows[query.key] = query.waiting.rows
+        turn = self._turn_of(governed.name)
         governed.plant.prepare(
             self._clock(),
             self._timer(),
             [q.key for q in queries],
             waiting,
             waiting_rows,
-            {q.key: self._row_cost_s(q) for q in queries if q.cost.ready},
+            {q.key: _row_cost_s(q, turn) for q in queries if q.cost.ready},
             sum(self._rest_s(q) for q in queries),
             batch,
         )
         governed.cycle.step()
-
-    def _row_cost_s(self, query: Query) -> float:
-        """Batch time that a row costs in a full batch, the fixed cost shared out."""
-        length_s = max(self._turn(query).length_s, query.cost.fixed_s * 1.5)
-        return length_s / max(1.0, query.cost.rows_in(length_s))
 
     def _rest_s(self, query: Query) -> float:
         if query.lease is None or not query.cost.ready:
             return 0.0
         expected_s = query.cost.batch_s(query.lease.admitted)
         return max(0.0, expected_s - query.lease.ran_s(self._timer()))
+
+
+def _row_cost_s(query: Query, turn: Turn) -> float:
+    """Batch time that a row costs in a full batch, the fixed cost shared out."""
+    length_s = max(turn.of(query.key), query.cost.fixed_s * 1.5)
+    return length_s / max(1.0, query.cost.rows_in(length_s))
 
 
 def timing(query: Query, turn: Turn) -> BatchTiming | None:

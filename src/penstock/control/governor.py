@@ -66,7 +66,7 @@ class Governor:
         self.classes: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
             plant = ClassPlant(cls.query_class(name), timer())
-            self.classes[name] = govern(name, cls, plant, recorder, config.dry_run)
+            self.classes[name] = govern(name, cls, plant, recorder, config.dry_run, config.seed)
             plant.capacity_scale = first_scale(cls, self.capacity.claims[name])
         self.queries: dict[str, Query] = {}
         self.readers: dict[str, Reader] = {}
@@ -95,7 +95,7 @@ class Governor:
         )
         self._divided_s = timer()
         self._decider = Decider(
-            self.classes, self.queries, self.paths, self._look, self._scheduler.turn, self.clock, timer
+            self.classes, self.queries, self.paths, self._look, self._scheduler.turn_of, self.clock, timer
         )
         self.started_s = self._last_s = timer()
         self._grants = 0
@@ -315,30 +315,31 @@ class Governor:
         send_out(plant, query, now_s)
         if lease.replay:
             query.data_since_tick |= lease.admitted > 0
-            return
-        if lease.admitted:
+        elif lease.admitted:
             book_delays(plant, query, lease, now_s)
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 send_out(plant, query, now_s)
-        line = sic_line(query, lease, self.sic.of(query.key, self.timer()), now_s)
-        query.noted = {r.id: r.counted.grant for r in query.readers.values() if r.id in lease.logged}, line
+        query.noted.append(sic_line(query, lease, self.sic.of(query.key, self.timer()), now_s))
         if self.recorder is not None:
-            self.recorder.record_sic(line)
+            self.recorder.record_sic(query.noted[-1])
+        if lease.replay:  # it began without a question, in a query that was only starting
+            return
         query.cost.learn(lease.admitted, took_s)
         query.tail.learn(lease, self.timer())
         query.largest_rows = max(query.largest_rows, lease.admitted)
 
     def dropped(self, batch: int, rows: Mapping[tuple[str, int], float]) -> None:
-        """Spark's watermark has dropped admitted rows of a micro-batch as late: its SIC falls.
+        """Spark has reported on a micro-batch; where its watermark dropped admitted rows as late, SIC falls.
 
         Args:
             batch: Spark's number of it.
             rows: By reader and number of its grant. Those of readers that are gone are not booked.
         """
-        there = {key: count for key, count in rows.items() if key[0] in self.readers}
-        if not there:
+        found = (q for q in self.queries.values() if any(r in q.readers or r in q.past for r, _ in rows))
+        query = next(found, None)
+        if query is None:
             return
-        query = self.queries[self.readers[next(iter(there))[0]].query]
+        there = {key: count if key[0] in self.readers else 0.0 for key, count in rows.items()}
         line = book_dropped(self.sic, query, batch, there, self.timer())
         if line is not None and self.recorder is not None:
             self.recorder.record_sic(line)
@@ -362,7 +363,10 @@ class Governor:
         plant, rows = self.classes[query.cls].plant, 0
         for reader in open_readers:
             for p, end in query.waiting.ends[reader.id].items():
-                rows += max(0, end - reader.seen_end.get(p, 0))
+                new = max(0, end - reader.seen_end.get(p, 0))
+                if new:
+                    self.sic.came(query.key, reader.id, query.looked_s)
+                rows += new
                 reader.seen_end[p] = max(end, reader.seen_end.get(p, 0))
         plant.came(query.key, rows)
         query.came(rows, self.timer(), plant.cls.delay_target_s / 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from penstock.control.backlog import Waiting
 from penstock.control.cost import CostModel
+from penstock.control.sic import RECENT_BATCHES
 from penstock.grants.offset import Offset, Positions
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.log.protocol import StreamLog
@@ -81,7 +83,7 @@ class Lease:
         jobs: Spark's jobs of the batch that have started their last stage, as far as the driver says.
         last_stage_s: On the timer, when the last of them did.
         batch: Spark's number of the micro-batch, as far as the driver says.
-        dropped: Rows of it that Spark's watermark dropped, as far as that is known before it has ended.
+        dropped: Rows of it that Spark's watermark dropped, as far as that is known before the next question.
         held_s: How long it was held back before it could take cores.
         held_since_s: On the timer, since when it is.
     """
@@ -110,7 +112,7 @@ class Lease:
     def start_last_stage(self, now_s: float, batch: int | None = None) -> None:
         """A job of the batch has started its last stage."""
         self.jobs += 1
-        self.batch = batch
+        self.batch = self.batch if batch is None else batch
         self.last_stage_s = now_s
 
     def hold(self, now_s: float) -> None:
@@ -152,6 +154,8 @@ class Tail:
         self.jobs = lease.jobs
 
 
+NOTED_BATCHES = RECENT_BATCHES - 1
+"""Lines that may still be amended: the books of SIC know these, and the micro-batch that runs."""
 RATE_EVERY_S = 0.1
 """A rate over a shorter time would say how rows are bunched."""
 BURST = 8.0
@@ -209,8 +213,13 @@ class Query:
     tail: Tail = field(default_factory=Tail)
     dropped: float = 0.0
     """Rows that Spark's watermark dropped as late, since the control plane began."""
-    noted: tuple[Mapping[str, int], Mapping[str, Any]] | None = None
-    """By reader the grants of the last micro-batch that ended, and its line of `sic.jsonl`."""
+    noted: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=NOTED_BATCHES))
+    """Lines of `sic.jsonl` of the last micro-batches that ended, as they were last written."""
+
+    def grants(self, lease: Lease) -> dict[str, int]:
+        """By reader that has a part in the micro-batch of a lease, the number of its grant."""
+        there = sorted(lease.logged & self.readers.keys())
+        return {name: self.readers[name].counted.grant for name in there}
 
     def came(self, rows: int, now_s: float, memory_s: float) -> None:
         """Rows have arrived since the last call; their rate is a mean that forgets.

@@ -31,6 +31,7 @@ from penstock.grants.selection import FEW_SEGMENTS
 from penstock.grants.values import Values, keep_best
 from penstock.model import FloatArray, Grant
 from penstock.policies.quality.sic import BoolArray, IntArray
+from penstock.policies.shedding.balance_sic import BalanceSicShedder
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
 
 SMALLER = 4
@@ -99,13 +100,14 @@ class ClassShedding:
             most_rows: That the grant may have.
 
         Returns:
-            `None` if it is not for the shedder to decide: the class has none, is in a dry run or still
-            learns what its batches cost, or all that waits fits into its turns.
+            `None` if it is not for the shedder to decide: the class has none or is in a dry run, what the
+            query's batches cost is still learned, or all that waits fits into the class's turns.
         """
         waiting, shedder = query.waiting, governed.shedder
-        known = all(q.cost.ready for q in (query, *others))
-        if shedder is None or waiting is None or governed.cycle.dry_run or not known:
+        if shedder is None or waiting is None or governed.cycle.dry_run or not query.cost.ready:
             return None
+        # of one that never had rows nobody knows what they cost, and the others are not to wait for that
+        others = [other for other in others if other.cost.ready]
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
         target_s *= 1.0 - SLACK_FRACTION
@@ -124,7 +126,7 @@ class ClassShedding:
                 break
             room = replace(room, capacity_s=room.capacity_s * most_rows / chosen.rows)
             chosen = self._decide(governed, shedder, decided, mine, room, values)
-        if chosen is not None and isinstance(governed.settings, SemanticSettings):
+        if chosen is not None:
             self._long_s[query.key] = query.cost.batch_s(chosen.rows)
         return chosen
 
@@ -147,11 +149,17 @@ class ClassShedding:
 
     def _by_segment(self, shedder: Shedder, decided: Cut, mine: Sequence[Inside], room: Room) -> Chosen:
         part, order = room.parts[0].in_step()
-        seen = self._rooms.observe(room, [part, *room.parts[1:]])
+        some = order.size
+        if isinstance(shedder, BalanceSicShedder):
+            some = max(1, int(np.searchsorted(np.cumsum(part.rows), room.most_rows, side="right")))
+        shown = part.only(np.arange(order.size) < some)
+        lost_sic = float(part.sic[some:].sum())
+        seen = self._rooms.observe(room, [shown, *room.parts[1:]], lost_sic=lost_sic)
         decision = shedder.decide(seen)
-        keep = decision.keep.copy()
-        keep[order] = decision.keep[: order.size]
-        decision = replace(decision, keep=keep)
+        others = decision.keep[shown.rows.size :]
+        keep = np.zeros(order.size, np.bool_)
+        keep[order[:some]] = decision.keep[: shown.rows.size]
+        decision = replace(decision, keep=np.concatenate([keep, others]))
         if decision.unit == "key":
             return _cohort(decided, room.queries[0], mine, seen, decision)
         return _carried_out(decided, mine, seen, decision, shedder.knows_probability)

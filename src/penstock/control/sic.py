@@ -7,6 +7,7 @@ shed, late, expired or set aside, or that Spark's watermark dropped, are missing
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ class QuerySic:
     Attributes:
         value: Over the source time window; `None` before its first batch.
         batch: Of its last micro-batch alone: the mean of the sources that had a part in it.
-        silent: Streams that offered it nothing in the window.
+        silent: Streams that sent it nothing in the window.
     """
 
     value: float | None = None
@@ -57,6 +58,8 @@ class _Source:
     sums: SlidingSums
     since_s: float | None = None
     """When its first micro-batch was planned."""
+    came_s: float = -math.inf
+    """When it last had new rows, decided about or not."""
     recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
 
 
@@ -90,6 +93,11 @@ class SicLedger:
     def reads(self, query: str, reader: str, stream: str) -> None:
         """A query has a source: it counts from now on, also if it never sends anything."""
         self._source(query, reader, stream)
+
+    def came(self, query: str, reader: str, now_s: float) -> None:
+        """New rows of a source wait: it is not silent, however long it takes until they are decided about."""
+        if (source := self._sources.get(query, {}).get(reader)) is not None:
+            source.came_s = now_s
 
     def _source(self, query: str, reader: str, stream: str) -> _Source:
         sources = self._sources.setdefault(query, {})
@@ -175,7 +183,7 @@ class SicLedger:
                 heard += 1
                 offered += 1.0
                 kept += upstream * kept_rows / offered_rows
-            else:
+            elif now_s - source.came_s >= self.stw_s:
                 silent.append(source.stream)
             if source.recent:
                 parts.append((source.recent[-1].number, upstream * source.recent[-1].fraction))
@@ -187,10 +195,13 @@ class SicLedger:
         return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 
     def level(self, query: str, now_s: float, after_s: float) -> float | None:
-        """A query's SIC over what will still be in the window so much later; where nothing is, over all."""
+        """A query's SIC over what will still be in the window so much later; of a source of which nothing
+        will be, over all that is there: a slow one is not a lost one."""
         sources, kept, heard = self._sources.get(query, {}), 0.0, False
         for source in sources.values():
             offered_rows, kept_rows = source.sums.left(now_s, after_s).tolist()
+            if offered_rows <= 0:
+                offered_rows, kept_rows = source.sums.sums(now_s).tolist()
             if offered_rows > 0:
                 heard = True
                 kept += self.upstream(source.stream, now_s) * max(0.0, kept_rows) / offered_rows

@@ -12,6 +12,10 @@ from penstock.cql.plan import Aggregate, Map, Query, Windowed
 from penstock.cql.windowing import closing_windows
 
 FUNCTIONS = {"COUNT": "count", "SUM": "sum", "AVG": "avg"}
+PARTS = ("error", "low", "high")
+"""What stands behind an estimate, as columns `name_error` and so on."""
+INTERVAL = "interval"
+"""The column with what the intervals rest on, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,16 @@ def estimated(query: Query) -> Estimated:
     hidden = [key for key in grouped.keys if key not in keys.values()]
     if hidden:
         raise _refused("a GROUP BY that the answer does not show")
+    _check_names(query.names, aggregates)
     return Estimated(grouped.input, arguments[0] if arguments else None, keys, aggregates, query.names)
+
+
+def _check_names(names: tuple[str, ...], aggregates: dict[str, str]) -> None:
+    added = {f"{name}_{part}".lower() for name in aggregates for part in PARTS} | {INTERVAL}
+    for name in names:
+        if name.lower() in added:
+            rule = f"{', '.join(sorted(added))} stand beside the columns of an estimated answer"
+            raise CqlError(rule, repr(name), "name it otherwise, with AS")
 
 
 def _refused(got: str) -> CqlError:

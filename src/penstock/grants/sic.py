@@ -3,20 +3,27 @@
 A source's rows of one source time window share 1 / sources of their query's SIC (kalyvianaki2016 eq. 1). How
 many that window will have is not known when a grant is made, so it is taken from the window that ends with
 the grant. Headers do not change, and the figure is in the offset: a batch that is run again has the same.
+
+Rows of a shared segment bring their SIC with them, among all that its writer reads. Here they are one source
+of several, and have that part of it.
 """
 
 from __future__ import annotations
 
 from penstock.grants.offset import Positions
-from penstock.log.protocol import ReadableStream
+from penstock.log.protocol import ReadableStream, StreamLog
 
 LEAST_WATCHED_US = 250_000
 """Of a stream that began later than its window: from less time nothing is scaled up."""
 
 
-def row_sic(log: ReadableStream, end: Positions, stw_us: int, sources: int) -> float:
-    """SIC of a row of a grant that ends at these positions: 1 / (rows of the window x sources)."""
-    return 1.0 / (max(1.0, window_rows(log, end, stw_us)) * max(1, sources))
+def row_sic(log: StreamLog, end: Positions, stw_us: int, sources: int) -> float:
+    """SIC of a row of a grant that ends at these positions: 1 / (rows of the window x sources).
+
+    Of a shared segment the part of its rows' own SIC that counts: 1 / sources.
+    """
+    rows = 1.0 if "_sic" in log.schema.names else max(1.0, window_rows(log, end, stw_us))
+    return 1.0 / (rows * max(1, sources))
 
 
 def window_rows(log: ReadableStream, end: Positions, stw_us: int) -> float:

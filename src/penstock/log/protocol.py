@@ -31,7 +31,7 @@ METADATA_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
 RESERVED_COLUMNS = (*METADATA_COLUMNS, KEPT, DRAWN)
 """Names of metadata columns; a user's column may not have them."""
 
-ESTIMATE = ("_sic", "_weight", DRAWN)
+ESTIMATE = ("_weight", KEPT, DRAWN)
 """What `penstock.estimate` needs of rows."""
 
 ORIGIN = (ARRIVAL, "_sic", "_weight", KEPT)

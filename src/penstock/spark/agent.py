@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
@@ -34,8 +35,11 @@ _log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
-TELL_TIMEOUT_S = 0.2
-"""Spark's events wait for an answer so long."""
+TELL_TIMEOUT_S, REPORT_TIMEOUT_S = 0.2, 1.0
+"""So long Spark's events wait for an answer, and its reports on micro-batches: these have their own queue,
+and are told once."""
+LAST_REPORTS_MS = 2000
+"""So long the end waits for Spark's reports on the last micro-batches: they come from a queue."""
 
 
 def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
@@ -89,20 +93,28 @@ class Agent:
         self._told = True
         """Whether the control plane knows what was changed since the start."""
         # Spark calls the two from threads of their own
-        self._line, self._other_line = (ControlClient(flow.address, TELL_TIMEOUT_S) for _ in range(2))
+        self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
+        self._other_line = ControlClient(flow.address, REPORT_TIMEOUT_S)
         self._listeners = (
             StageListener(flow.spark, self._last_stage),
-            ProgressListener(flow.spark, self._dropped),
+            ProgressListener(flow.spark, self._ended),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """Looks no more; what Spark reports is still passed on."""
         self._stop.set()
+        self._thread.join(10)
+
+    def close(self) -> None:
+        """Listens no more, once the reports on what has ended are there."""
+        if (context := self._flow.spark.sparkContext._jsc) is not None:  # else Spark was stopped before
+            with suppress(Py4JError):  # another listener takes longer
+                context.sc().listenerBus().waitUntilEmpty(LAST_REPORTS_MS)
         for listener in self._listeners:
             listener.stop()
-        self._thread.join(10)
         self._line.close()
         self._other_line.close()
 
@@ -112,8 +124,8 @@ class Agent:
             with suppress(PenstockError):
                 self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
 
-    def _dropped(self, batch: int, rows: Dropped) -> None:
-        """Tells what the watermark dropped of a batch."""
+    def _ended(self, batch: int, rows: Dropped) -> None:
+        """Tells which grants a batch had, and what the watermark dropped of them."""
         told = [[reader, grant, count] for (reader, grant), count in rows.items()]
         with suppress(PenstockError):
             self._other_line.request({"op": "dropped", "batch": batch, "rows": told})
@@ -183,7 +195,7 @@ def _refusal(query: StreamingQuery) -> dict[str, str] | None:
 def _check(config: FlowConfig) -> None:
     """What the process would refuse is said here: its own message would be lost among Spark's."""
     for name, cls in config.classes.items():
-        govern(name, cls, ClassPlant(cls.query_class(name), 0.0), None, config.dry_run)
+        govern(name, cls, ClassPlant(cls.query_class(name), 0.0), None, config.dry_run, config.seed)
     if config.run is not None:
         check_new(config.run)
 

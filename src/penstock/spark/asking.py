@@ -55,6 +55,8 @@ class Asking:
         """When the first question was put that has no answer; not the last answer: a batch may take long."""
         self._alone = False
         self._rows = FIRST_ROWS
+        self._sources = 1
+        """Of its query, by its last grant: for those that it gives itself."""
         self.leads = True
         """Whether its questions open its query's grants; another reader of the query does so otherwise."""
 
@@ -70,7 +72,8 @@ class Asking:
             return None
         end = {int(p): position for p, position in answer["end"].items()}
         late = {int(p): position for p, position in answer["late"].items()}
-        return Given(end, late, Plan.from_json(answer["plan"]), sources=answer.get("sources", 1))
+        self._sources = answer.get("sources", 1)
+        return Given(end, late, Plan.from_json(answer["plan"]), sources=self._sources)
 
     def finish(self, start: Offset) -> None:
         """Says that it wants no further grant, if somebody listens."""
@@ -155,7 +158,7 @@ class Asking:
         if end == dict(start.end):
             self._pause(PAUSE_S)
             return None
-        return Given(end, {}, KEEP_ALL, ungoverned=True)
+        return Given(end, {}, KEEP_ALL, ungoverned=True, sources=self._sources)
 
     def _silent_s(self) -> float:
         return 0.0 if self._silent_since_s is None else self._timer() - self._silent_since_s

@@ -84,7 +84,8 @@ def backfill(
         sink: A directory for Parquet files, a stream's directory, or one of `penstock.spark.revisions`.
         windows: Of a windowed query; left out for a stateless one.
         until_s: Only rows that arrived up to then, in seconds since the epoch.
-        metadata: Metadata columns that the query reads. `_seq` and `_sic` are null, `_weight` is 1.
+        metadata: Metadata columns that the query reads. `_seq` and `_sic` are null, `_weight` and `_kept` 1
+            but for rows of a segment, and nothing was drawn.
         ended: The query will not run again: its last grant is over and its open windows are final.
         stretch_rows: Rows of a stateless query that are one revision.
         progress: Told what is being done and how much of it is done.

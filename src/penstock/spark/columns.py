@@ -66,13 +66,13 @@ def with_metadata(
     """The rows of a piece as Spark expects them.
 
     Rows of a shared segment have stood for others before: their weights multiply, and so do the parts that
-    were kept; their SIC is theirs.
+    were kept; of their SIC they have the part that counts here.
 
     Args:
         piece: Which rows.
         metadata: Columns to add.
         weight: One over the chance with which they were kept; `None`, and null, where that is unknown.
-        sic: Of each row.
+        sic: Of each row, or which part counts of what rows of a segment have; see `row_sic`.
         kept: Which part of their grant's rows was admitted.
         drawn: Gives how rows were drawn; null without.
     """
@@ -88,7 +88,9 @@ def with_metadata(
         elif name == "_seq":
             column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
         elif name == "_sic":
-            column = rows.column(name) if name in rows.schema.names else pa.array(np.full(count, sic))
+            column = pa.array(np.full(count, sic))
+            if name in rows.schema.names:
+                column = pc.multiply(column, rows.column(name))
         elif name == KEPT:
             column = pa.array(np.full(count, kept))
             if name in rows.schema.names:

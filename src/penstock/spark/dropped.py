@@ -61,14 +61,15 @@ class ProgressListener:
 
     Args:
         spark: The session.
-        dropped: Called with the number of a micro-batch and the rows of it that were dropped.
+        ended: Called with the number of a micro-batch and, for each of its grants, the rows of it that were
+            dropped, also if there are none: nobody else knows which grants a micro-batch has.
     """
 
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
-    def __init__(self, spark: SparkSession, dropped: Callable[[int, Dropped], None]) -> None:
-        self._spark, self._dropped = spark, dropped
+    def __init__(self, spark: SparkSession, ended: Callable[[int, Dropped], None]) -> None:
+        self._spark, self._ended = spark, ended
         self._watermarks: dict[str, int | None] = {}
         """By run, the watermark of its last micro-batch."""
         self._times: dict[str, EventTimes | None] = {}
@@ -105,14 +106,21 @@ class ProgressListener:
         # what is late is decided by the watermark of the micro-batch before
         watermark_us = self._watermarks.get(run)
         self._watermarks[run] = watermark_of(progress)
-        if dropped_in(progress) <= 0:
+        rows = {(offset.reader, offset.grant): 0.0 for offset, _ in _grants(progress)}
+        if not rows:
             return
+        try:
+            if dropped_in(progress) > 0:
+                rows |= dropped_rows(progress, self._times_of(progress), watermark_us)
+        finally:
+            self._ended(progress["batchId"], rows)
+
+    def _times_of(self, progress: Mapping[str, Any]) -> EventTimes | None:
+        run = progress["runId"]
         if run not in self._times:
             query = self._spark.streams.get(progress["id"])
             self._times[run] = None if query is None else event_times_of(query)
-        rows = dropped_rows(progress, self._times[run], watermark_us)
-        if rows:
-            self._dropped(progress["batchId"], rows)
+        return self._times[run]
 
 
 # -- progress ---------------------------------------------------------------------------------------

@@ -13,19 +13,34 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
 from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log.protocol import DRAWN, ESTIMATE
+from penstock.log.protocol import DRAWN, KEPT
 from penstock.policies.quality.estimates import AGGREGATES, LEAST_FREEDOM, LEAST_UNITS, Aggregate
+
+NEEDED = ("_weight", DRAWN)
+"""Without these there is no estimate; with `_kept` besides there is `sic`."""
 
 _ROUNDING = 1e-13  # as in penstock.policies.quality.estimates
 
 
-def sic() -> Column:
+def sic(windows: float = 1.0) -> Column:
     """What a result stands on: the sum of its rows' SIC, as an aggregate; rows need `_sic`.
 
-    Over a source time window the results of a query add up to its SIC, 1 at the most. Where windows slide, a
-    row is in several of them: divide by how many.
+    The results of a query over a source time window add up to its SIC, 1 without loss, while rates are steady
+    and each row is in one result. Of windows that slide a row is in range / slide, among which its SIC is
+    divided (kalyvianaki2016 section 6):
+
+        rows.groupBy(F.window("at", "10 seconds", "1 second")).agg(F.avg("v"), penstock.sic(windows=10))
+
+    A row has its SIC by the source time window that ends with its grant. Where a rate rises inside one, the
+    sum is above 1 until the window is past the rise; where it falls, below. For a part that is never above 1
+    see `sic` of `estimate`.
+
+    Args:
+        windows: How many windows a row is in.
     """
-    return F.sum("_sic").alias("sic")
+    if not 1.0 <= windows < float("inf"):
+        raise InvalidInputError("a row is in one window or more", windows, "give range / slide")
+    return (F.sum("_sic") / F.lit(float(windows))).alias("sic")
 
 
 def estimate(
@@ -41,36 +56,48 @@ def estimate(
         penstock.estimate(rows, "celsius", [F.window("at", "1 minute"), "device"], ["count", "avg"])
 
     Args:
-        rows: Of a governed stream, with `_sic`, `_weight` and `_drawn`.
+        rows: Of a governed stream, with `_weight`, `_drawn` and, for `sic`, `_kept`.
         value: What is summed and averaged; rows without one do not count. `None`: rows are counted.
         by: Keys of the groups; on a stream a window is among them.
         aggregates: Which of count, sum and avg.
         confidence: Of the intervals.
 
     Returns:
-        The keys, each aggregate with `_low` and `_high`, `sic`, and `interval`: what the intervals rest on,
-        or why there are none. Where a row of the group has no known weight, the aggregates are null as well.
+        The keys, each aggregate with `_error`, `_low` and `_high`, `sic`, and `interval`: what the intervals
+        rest on, or why there are none. Where a row of the group has no known weight, the aggregates are null
+        as well. `sic` is the part of the group's rows that was admitted, also of those without a value, 1 if
+        nothing was shed; it is left out where rows have no `_kept`.
     """
     _check(rows, value, aggregates, confidence)
-    keys, names = _keys(rows, by)
+    keys = [F.col(key) if isinstance(key, str) else key for key in by]
+    names = rows.select(*keys).columns if keys else []
+    added = ["sic"] if KEPT in rows.columns else []
+    _check_names([*names, *_shown(aggregates), *added, "interval"])
     v = F.lit(1.0) if value is None else (F.col(value) if isinstance(value, str) else value).cast("double")
-    given = rows.select(
-        *keys,
-        v.alias("_v"),
-        F.col("_weight").alias("_w"),
-        F.col("_sic").alias("_s"),
-        *(F.col(f"{DRAWN}.{name}").alias(f"_{name}") for name in ("within", "unit", "contrast", "known")),
-    ).where("_v IS NOT NULL")
-    unit = given.groupBy(*names, "_unit").agg(*_by_unit())
-    sums = unit.groupBy(*names).agg(*_by_group())
-    return _estimated(sums, names, aggregates, confidence)
+    inner = {
+        "_v": v,
+        "_w": F.col("_weight"),
+        "_stands": F.expr(f"1 / {KEPT}") if added else F.lit(None).cast("double"),
+        **{f"_{name}": F.col(f"{DRAWN}.{name}") for name in ("within", "unit", "contrast", "known")},
+    }
+    # names of a user's keys may have dots in them, or be those of the sums: by place, not by name
+    groups = [f"_key{i}" for i in range(len(names))]
+    given = rows.select(*keys, *(column.alias(name) for name, column in inner.items())).toDF(*groups, *inner)
+    unit = given.groupBy(*groups, "_unit").agg(*_by_unit())
+    sums = unit.groupBy(*groups).agg(*_by_group()).where("_rows > 0")
+    shown = [F.col(group).alias(name) for group, name in zip(groups, names, strict=True)]
+    return _estimated(sums, shown, aggregates, confidence, added)
+
+
+def _shown(aggregates: Sequence[str]) -> list[str]:
+    return [f"{name}{part}" for name in aggregates for part in ("", "_error", "_low", "_high")]
 
 
 def _check(rows: DataFrame, value: Column | str | None, aggregates: Sequence[str], confidence: float) -> None:
-    missing = [name for name in ESTIMATE if name not in rows.columns]
+    missing = [name for name in NEEDED if name not in rows.columns]
     if missing:
         raise InvalidInputError(
-            f"an estimate needs rows with {', '.join(ESTIMATE)}",
+            f"an estimate needs rows with {', '.join(NEEDED)}",
             f"rows without {', '.join(missing)}",
             "read the stream with metadata=penstock.ESTIMATE",
         )
@@ -85,27 +112,39 @@ def _check(rows: DataFrame, value: Column | str | None, aggregates: Sequence[str
         raise InvalidInputError("a confidence lies between 0 and 1", confidence, "0.95 is usual")
 
 
-def _keys(rows: DataFrame, by: Sequence[Column | str]) -> tuple[list[Column], list[str]]:
-    keys = [F.col(key) if isinstance(key, str) else key for key in by]
-    names = rows.select(*keys).columns if keys else []
-    return keys, names
+def _check_names(names: Sequence[str]) -> None:
+    """Spark would make the result, and then find its columns ambiguous. It does not tell `Sic` from `sic`."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InvalidInputError(
+                "columns of an estimate differ in name: its keys, aggregates, sic and interval",
+                f"two that are named {name}",
+                f'give the key another name: F.col(...).alias("{name}_key")',
+            )
+        seen.add(name.lower())
 
 
 def _by_unit() -> list[Column]:
     """By group and unit: what is drawn together is summed before it is squared."""
-    inner = "_w * _within"
-    signed = "_contrast * _w"
+    weight = "IF(_v IS NULL, NULL, _w)"
+    side = "IF(_v IS NULL, NULL, _contrast)"
+    inner = f"{weight} * _within"
+    signed = f"_contrast * {weight}"
     terms = {
-        "_n": "count(*)",
-        "_own": "count_if(_unit IS NULL AND _w > 1)",
-        "_sides": "CAST(max(_contrast) > 0 AS INT) + CAST(min(_contrast) < 0 AS INT)",
-        "_w0": "sum(_w)",
+        "_n": "count(_v)",
+        "_own": f"count_if(_unit IS NULL AND {weight} > 1)",
+        "_sides": f"CAST(max({side}) > 0 AS INT) + CAST(min({side}) < 0 AS INT)",
+        "_w0": f"sum({weight})",
         "_w1": "sum(_w * _v)",
         **{f"_i{k}": f"sum({inner}{' * _v' * k})" for k in range(3)},
         **{f"_d{k}": f"sum({signed}{' * _v' * k})" for k in range(2)},
-        "_sics": "sum(_s)",
-        "_weighs": "bool_and(_w IS NOT NULL)",
-        "_knows": "bool_and(_known AND _w IS NOT NULL)",
+        # rows without a value are no less admitted
+        "_there": "count(_stands)",
+        "_stood_for": "sum(_stands)",
+        "_weighs": "bool_and(_v IS NULL OR _w IS NOT NULL)",
+        # null where nobody says how a row was drawn
+        "_knows": "bool_and(_v IS NULL OR (coalesce(_known, false) AND _w IS NOT NULL))",
     }
     return [F.expr(text).alias(name) for name, text in terms.items()]
 
@@ -121,7 +160,7 @@ def _by_group() -> list[Column]:
         "_b0": "sum(_d0 * _d0)",
         "_b1": "sum(_d0 * _d1)",
         "_b2": "sum(_d1 * _d1)",
-        "sic": "sum(_sics)",
+        "sic": "sum(_there) / sum(_stood_for)",
         "_knows": "bool_and(_knows)",
     }
     return [F.expr(text).alias(name) for name, text in terms.items()]
@@ -135,7 +174,11 @@ def _about(kind: str) -> str:
 
 
 def _estimated(
-    sums: DataFrame, names: Sequence[str], aggregates: Sequence[Aggregate], confidence: float
+    sums: DataFrame,
+    keys: Sequence[Column],
+    aggregates: Sequence[Aggregate],
+    confidence: float,
+    added: Sequence[str],
 ) -> DataFrame:
     parts = {
         "count": ("_w0", "_i0", "_b0"),
@@ -158,12 +201,14 @@ def _estimated(
         freedom = f"coalesce(try_divide(pow({variance}, 2), {loss}), CAST('Infinity' AS DOUBLE))"
         found = found.withColumn(f"_{name}_nu", F.expr(freedom))
         short.append(f"IF(_{name}_nu < {LEAST_FREEDOM}D, '{name}', NULL)")
-        reach = f"({_quantile(z, f'_{name}_nu')}) * sqrt({variance})"
+        error = f"sqrt({variance})"
+        reach = f"({_quantile(z, f'_{name}_nu')}) * {error}"
         given = f"_knows AND _units >= {LEAST_UNITS} AND _{name}_nu >= {LEAST_FREEDOM}D"
         columns.append(F.expr(value).alias(name))
-        for side, sign in (("low", "-"), ("high", "+")):
-            text = f"CASE WHEN _all AND _knows THEN {value} WHEN {given} THEN {value} {sign} {reach} END"
-            columns.append(F.expr(text).alias(f"{name}_{side}"))
+        low, high = f"{value} - {reach}", f"{value} + {reach}"
+        for part, exact, sampled in (("error", "0D", error), ("low", value, low), ("high", value, high)):
+            text = f"CASE WHEN _all AND _knows THEN {exact} WHEN {given} THEN {sampled} END"
+            columns.append(F.expr(text).alias(f"{name}_{part}"))
     found = found.withColumn("_short", F.expr(f"concat_ws(', ', {', '.join(short)})"))
     why = (
         "CASE WHEN NOT _knows THEN 'none: rows were dropped that had no known chance' "
@@ -173,7 +218,7 @@ def _estimated(
         f"{LEAST_FREEDOM:.0f} differences between units') "
         "ELSE concat(_units, ' units') END"
     )
-    return found.select(*names, *columns, "sic", F.expr(why).alias("interval"))
+    return found.select(*keys, *columns, *added, F.expr(why).alias("interval"))
 
 
 def _quantile(z: float, freedom: str) -> str:

@@ -306,6 +306,7 @@ class Flow:
             running = self.active_queries()
         for query in running:
             query.stop()
+        self._agent.close()
         for name, sink in self._sinks.items():
             sink.close()
             with suppress(PenstockError):  # a control plane that others share goes on without it

@@ -22,6 +22,7 @@ from penstock.grants.lane import NO_SEQ, offered_rows, shed_range
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Piece, Range, ReadableLog, read_range
+from penstock.grants.units import Drawn, drawn_column
 from penstock.grants.windows import event_times, inside
 from penstock.log.open import open_stream
 from penstock.spark.columns import coalesced, spark_schema, with_metadata
@@ -110,8 +111,16 @@ class LaneReader(DataSourceReader):
 def read_task(task: LaneTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of a useful size."""
     log = open_stream(task.stream)
-    shown = (with_metadata(piece, task.metadata, weight=1.0, sic=0.0) for piece in _pieces(log, task))
+    shown = (
+        with_metadata(piece, task.metadata, weight=1.0, sic=0.0, drawn=_whole) for piece in _pieces(log, task)
+    )
     return coalesced(_unnumbered(rows) for rows in shown)
+
+
+def _whole(piece: Piece) -> pa.Array:
+    """How its rows were drawn: not at all. An estimate over them is exact, but for what a segment's writer
+    had sampled before."""
+    return drawn_column(Drawn(0.0, {}), 0, piece)
 
 
 def _pieces(log: ReadableLog, task: LaneTask) -> Iterator[Piece]:

@@ -5,24 +5,26 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
-from penstock.cql.estimating import Estimated, estimated
+from penstock.cql.estimating import INTERVAL, PARTS, Estimated, estimated
 from penstock.cql.plan import Query
 from penstock.cql.spark.feeds import Feeds, leaf_rows
 from penstock.cql.spark.members import Members
 from penstock.cql.spark.text import TIME
-from penstock.cql.spark.windows import micros, window_columns
-from penstock.log.protocol import ESTIMATE
-from penstock.spark.estimate import estimate
+from penstock.cql.spark.windows import kept_column, micros, window_columns
+from penstock.cql.windowing import SIC
+from penstock.spark.estimate import NEEDED, estimate
 
 WINDOW = "_window"
 
 
 def estimates_of(query: Query, feeds: Feeds) -> DataFrame:
-    """A query's results by window: each aggregate with `_low` and `_high`, `sic` and `interval`.
+    """A query's results by window: each aggregate with its error, low and high, `sic` and `interval`.
+
+    `sic` is there where the feed has `_kept`, and is what it is by windows without estimates.
 
     Args:
         query: What to compute.
-        feeds: Gives the stream, whose rows keep `penstock.ESTIMATE`.
+        feeds: Gives the stream, which keeps `penstock.ESTIMATE`.
 
     Raises:
         CqlError: It is not of a form that can be estimated; see `penstock.cql.estimating`.
@@ -31,10 +33,12 @@ def estimates_of(query: Query, feeds: Feeds) -> DataFrame:
     window = wanted.window.window
     rows = leaf_rows(wanted.window.input, feeds, Members())
     sliding = F.window(TIME, micros(window.size), micros(window.slide or window.size)).alias(WINDOW)
-    rows = rows.select(sliding, *(column.name for column in wanted.window.columns), *ESTIMATE)
+    columns = [column.name for column in wanted.window.columns]
+    rows = rows.select(sliding, *columns, *NEEDED, *(sic := kept_column(rows)))
     functions = sorted(set(wanted.aggregates.values()))
-    made = estimate(rows, wanted.value, [WINDOW, *wanted.keys.values()], functions)  # type: ignore[arg-type]
-    return made.select(*window_columns(WINDOW), *_named(wanted), "sic", "interval")
+    keys = [WINDOW, *dict.fromkeys(wanted.keys.values())]  # an answer may show a key twice
+    made = estimate(rows, wanted.value, keys, functions)  # type: ignore[arg-type]
+    return made.select(*window_columns(WINDOW), *_named(wanted), *(SIC for _ in sic), INTERVAL)
 
 
 def _named(wanted: Estimated) -> list[Column]:
@@ -45,5 +49,5 @@ def _named(wanted: Estimated) -> list[Column]:
             continue
         function = wanted.aggregates[name]
         columns.append(F.col(function).alias(name))
-        columns += [F.col(f"{function}_{side}").alias(f"{name}_{side}") for side in ("low", "high")]
+        columns += [F.col(f"{function}_{part}").alias(f"{name}_{part}") for part in PARTS]
     return columns

@@ -69,7 +69,7 @@ def family_windows_of(
 
 def _named(made: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
     columns = [F.col(column.name).alias(name) for column, name in zip(plan.columns, names, strict=True)]
-    sic = [F.col(name).alias(SIC) for name in _kept(made)]
+    sic = [F.col(name).alias(SIC) for name in kept_column(made)]
     return made.select(*Members.of(made), *window_columns(WINDOW), *columns, *sic)
 
 
@@ -79,7 +79,7 @@ def window_columns(window: str) -> list[SparkColumn]:
     return [F.col(f"{window}.start").alias(start), F.col(f"{window}.end").alias(end)]
 
 
-def _kept(rows: DataFrame) -> list[str]:
+def kept_column(rows: DataFrame) -> list[str]:
     """The column with the part of the rows that was admitted, where a feed has it."""
     return [KEPT] if KEPT in rows.columns else []
 
@@ -102,23 +102,23 @@ class Compiler:
             window = F.window(TIME, micros(plan.window.size), micros(plan.window.slide or plan.window.size))
             rows = leaf_rows(plan.input, self._feeds, self._members)
             names = [column.name for column in plan.columns]
-            return rows.select(window.alias(WINDOW), *names, *_kept(rows), *Members.of(rows))
+            return rows.select(window.alias(WINDOW), *names, *kept_column(rows), *Members.of(rows))
         inputs = [self.rows(each) for each in plan.inputs]
         if isinstance(plan, Filter):
             return self._members.where(inputs[0], plan.condition)
         if isinstance(plan, Map):
-            return self._members.select(inputs[0], plan.columns, plan.items, WINDOW, *_kept(inputs[0]))
+            return self._members.select(inputs[0], plan.columns, plan.items, WINDOW, *kept_column(inputs[0]))
         if isinstance(plan, Aggregate):
             aggregates = zip(plan.columns[len(plan.keys) :], plan.aggregates, strict=True)
             made = [_aggregate(each).cast(column.type).alias(column.name) for column, each in aggregates]
             # each row that is there stands for 1 / kept of them
-            made += [F.expr(f"count(*) / sum(1 / {name})").alias(name) for name in _kept(inputs[0])]
+            made += [F.expr(f"count(*) / sum(1 / {name})").alias(name) for name in kept_column(inputs[0])]
             return inputs[0].groupBy(WINDOW, *Members.of(inputs[0]), *plan.keys).agg(*made)
         if isinstance(plan, Distinct):
             names = [column.name for column in plan.columns]
             return inputs[0].dropDuplicates([WINDOW, *Members.of(inputs[0]), *names])
         if isinstance(plan, UnionAll):
-            kept = _kept(inputs[0]) if all(map(_kept, inputs)) else []
+            kept = kept_column(inputs[0]) if all(map(kept_column, inputs)) else []
             return self._members.unite(plan, inputs, WINDOW, *kept)
         assert isinstance(plan, Join)
         return self._joined(plan, *inputs)
@@ -133,7 +133,7 @@ class Compiler:
             condition &= F.col(a) == F.col(b)
         if plan.condition is not None:
             condition &= F.expr(spark_sql(plan.condition))
-        if not (_kept(left) and _kept(right)):
+        if not (kept_column(left) and kept_column(right)):
             return left.join(other, condition).drop("_other", "_others", KEPT)
         joined = left.join(other.withColumnRenamed(KEPT, "_other_kept"), condition)
         both = [sum(isinstance(leaf, Scan) for leaf in side.walk()) for side in plan.inputs]

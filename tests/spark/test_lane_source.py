@@ -1,0 +1,96 @@
+"""Rows of a shed lane say of themselves that they were not drawn: all of them are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.spark.test_backfill import READER, WINDOWS, Shedding, closed  # noqa: F401 - closes its files
+
+import penstock
+from penstock.grants.journal import Entry
+from penstock.grants.offset import Offset
+from penstock.grants.plan import plan_for
+from penstock.grants.selection import Range, read_range
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.protocol import DRAWN, KEPT
+from penstock.log.writer import LogConfig
+from penstock.spark.backfill import backfill
+from penstock.spark.columns import spark_schema
+from penstock.spark.lane_source import LaneTask, Part, read_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([("v", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+METADATA = ("_sic", "_weight", KEPT, DRAWN)
+EXACT = {"within": 0.0, "unit": None, "contrast": 0.0, "known": True}
+ALL = Range(0, 0, 100, 0)
+
+
+def rows() -> list[pa.Array]:
+    return [pa.array(range(100), pa.int64()), pa.array(range(100), SCHEMA.field("at").type)]
+
+
+def read(task: LaneTask) -> pa.Table:
+    return pa.Table.from_batches(list(read_task(task)))
+
+
+def test_windows_that_are_computed_anew_have_an_exact_estimate(tmp_path: Path) -> None:
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA) as log:
+        log.append(pa.record_batch(rows(), schema=SCHEMA))
+    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL)], {}, METADATA, "at", ([20], [60])))
+    assert found.column("v").to_pylist() == list(range(20, 60))
+    assert found.column(DRAWN).to_pylist() == [EXACT] * 40
+    assert set(found.column("_weight").to_pylist()) == set(found.column(KEPT).to_pylist()) == {1.0}
+    assert found.column("_sic").null_count == 40, "a window spans grants"
+    assert found.schema.names == spark_schema(SCHEMA, METADATA).fieldNames()
+
+
+def test_what_a_grant_dropped_was_not_drawn_either(tmp_path: Path) -> None:
+    plan = plan_for(0.4, "row", 1)
+    offset = Offset("r", {0: 0}, {0: 100}, grant=1, plan=plan)
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA) as log:
+        log.append(pa.record_batch(rows(), schema=SCHEMA))
+        kept = {v for piece in read_range(log, plan, ALL) for v in piece.rows.column("v").to_pylist()}
+    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL, 1)], {1: Entry(offset, 1)}, METADATA))
+    assert 0 < found.num_rows < 100
+    assert set(found.column("v").to_pylist()) == set(range(100)) - kept
+    assert found.column(DRAWN).to_pylist() == [EXACT] * found.num_rows
+
+
+def test_what_the_writer_of_a_segment_had_sampled_stays_without_an_interval(tmp_path: Path) -> None:
+    weights = [1.0 if i < 30 else 4.0 for i in range(100)]
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(origin=True)) as log:
+        origin = [pa.array(values) for values in ([0.01] * 100, weights, [0.5] * 100)]
+        log.append(pa.RecordBatch.from_arrays([*rows(), *origin], schema=log.append_schema))
+    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL)], {}, METADATA, "at", ([0], [100])))
+    assert [drawn["known"] for drawn in found.column(DRAWN).to_pylist()] == [w == 1.0 for w in weights]
+    assert found.column("_weight").to_pylist() == weights
+    assert set(found.column(KEPT).to_pylist()) == {0.5}, "the backfill adds what was shed here, not there"
+
+
+@pytest.mark.spark
+def test_a_backfill_of_a_query_with_estimates_makes_them_exact(spark: SparkSession, tmp_path: Path) -> None:
+    shedding = Shedding(tmp_path / "log")
+    shedding.grants()
+
+    def estimated(rows: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import window
+
+        by = [window("at", "10 seconds"), "device"]
+        return penstock.estimate(rows.withWatermark("at", "1 second"), "id", by, ["count", "sum"])
+
+    place = tmp_path / "more"
+    done = backfill(spark, shedding.root, READER, estimated, place, WINDOWS, metadata=METADATA)
+    assert done.windows > 0
+    found = spark.read.parquet(str(place)).selectExpr("unix_seconds(window.start) AS start", "*").collect()
+    truth = shedding.counts()
+    assert len(found) >= done.windows
+    for row in found:
+        rows, total = truth[row["start"], row["device"]]
+        assert (row["count_low"], row["count"], row["count_high"]) == (rows, rows, rows)
+        assert (row["sum_low"], row["sum"], row["sum_high"]) == (total, total, total)
+        assert (row["count_error"], row["sic"], row["interval"]) == (0.0, 1.0, "nothing was shed")
