@@ -25,7 +25,7 @@ from penstock.spark.capacity import find_batch_rows, warm_up
 from .rig import Rig, median
 
 TARGET_S, SETTLE_S = 8.0, 24.0
-SEGMENT_ROWS, POOL_ROWS, BUCKETS = 1024, 262_144, 256
+SEGMENT_ROWS, POOL_ROWS, BUCKETS = 512, 262_144, 256
 DEVICES = 100_000
 SETTINGS = {"overrun_fraction": 0.3, "late_fraction": 0.3}
 """Of the class: a grant that sheds late rows gives its windows no interval."""
@@ -51,8 +51,8 @@ class Case:
     cls: dict[str, Any]
     groups: int = 4
     seeds: int = 1
-    seconds: float = 90.0
-    window_s: float = 0.2
+    seconds: float = 110.0
+    window_s: float = 0.1
     overload: float = 3.0
 
 
@@ -62,7 +62,7 @@ CASES = (
     Case("segment", {"sampling": "segment"}),
     Case("auto", {"sampling": "auto"}),
     # a cohort of keys lasts, and all windows have its error: here groups and seeds do
-    Case("key", {"sampling": "key"}, groups=200, seeds=6, seconds=16.0, window_s=1.0, overload=1.6),
+    Case("key", {"sampling": "key"}, groups=200, seeds=6, seconds=90.0, window_s=0.5, overload=1.6),
     Case("random", {"shedder": "random"}),
 )
 
@@ -79,14 +79,15 @@ def pool() -> pa.RecordBatch:
 def estimated(rows: DataFrame, case: Case) -> DataFrame:
     """Estimates by window and group, after some work on each row that an overload can be made of.
 
-    A SIC of 1 for each row makes `sic` the number of rows, so that a result says whether any were shed.
+    `_kept` of 1 / weight makes `sic` the rows over the sum of their weights, so `sic * count` is the number
+    of rows, and a result says whether any were shed.
     """
     text = F.concat(F.col("k").cast("string"), F.lit(":"), F.col("v").cast("string"))
     worked = rows.where(F.sha2(F.sha2(F.sha2(text, 512), 512), 512) > "")
-    worked = worked.withColumn("_sic", F.lit(1.0)).withWatermark("ts", "100 milliseconds")
+    worked = worked.withColumn("_kept", 1 / F.col("_weight")).withWatermark("ts", "100 milliseconds")
     window = F.window("ts", f"{round(case.window_s * 1000)} milliseconds").alias("w")
     found = penstock.estimate(worked, "v", [window, (F.col("k") % case.groups).alias("g")])
-    return found.withColumnRenamed("sic", "kept")
+    return found.withColumn("kept", F.col("sic") * F.col("count")).drop("sic")
 
 
 def was_shed(results: pa.Table) -> np.ndarray:
@@ -115,7 +116,9 @@ def coverage(run: BenchRun) -> None:
                 p95_s.append(delay_s)
             results = pa.concat_tables(found)
             given = results.filter(pa.compute.is_valid(results.column("avg_low")))
-            run.row(f"{case.name}_windows", given.num_rows)
+            windows = len(pa.compute.unique(given.column("start_s")))
+            run.row(f"{case.name}_windows", windows)
+            run.row(f"{case.name}_results", given.num_rows)
             without = results.filter(pa.compute.is_null(results.column("avg_low")))
             reasons = Counter(without.column("interval").to_pylist())
             why = "; ".join(f"{n:,} {reason}" for reason, n in reasons.most_common(3))
@@ -124,7 +127,7 @@ def coverage(run: BenchRun) -> None:
                 run.row(f"{case.name}_{name}_percent", percent)
                 lowest, highest = min(lowest, percent), max(highest, percent)
             said = ", ".join(f"{name} {percent:.1f} %" for name, percent in percents.items())
-            run.progress(f"{case.name}: {said} of {given.num_rows:,} results")
+            run.progress(f"{case.name}: {said} of {given.num_rows:,} results, {windows:,} windows")
             run.note(
                 f"{case.name}: {given.num_rows:,} of {results.num_rows:,} results have an interval ({why}); "
                 f"{case.overload * per_s:,.0f} rows/s, {case.groups} groups, {case.seeds} runs; half an "
@@ -201,6 +204,7 @@ def _with_truth(to: Path, log: PacedLog, case: Case, from_s: float, until_s: flo
     truth = _truth(log, case, from_s, until_s)
     starts = _starts_s(results)
     at = (np.rint((starts - truth.first_s) / case.window_s).astype(np.int64), results.column("g").to_numpy())
+    results = results.append_column("start_s", pa.array(starts))
     results = results.append_column("true_count", pa.array(truth.count[at]))
     results = results.append_column("true_sum", pa.array(truth.sum[at]))
     return results.append_column("true_avg", pa.array(truth.sum[at] / truth.count[at])).drop_columns(["w"])

@@ -207,60 +207,6 @@ def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Any) -> None:
     assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
 
 
-class RecordingSic:
-    """Keeps the lines of SIC."""
-
-    def __init__(self) -> None:
-        self.noted: list[dict[str, Any]] = []
-
-    def record(self, step: object) -> None: ...
-    def record_change(self, *_: object) -> None: ...
-    def record_shedding(self, *_: object) -> None: ...
-    def record_sic(self, line: dict[str, Any]) -> None:
-        self.noted.append(line)
-
-
-def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Any) -> None:
-    cluster = virtual({"gold": {"target": TARGET_S}})
-    cluster.governor.recorder = recorder = RecordingSic()
-    query = cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
-    cluster.run(20.0)
-    last, (batch, *_) = recorder.noted[-1], reversed(query.batches)
-    rows, lines = batch.books.admitted, len(recorder.noted)
-    key = ("q", batch.offset.grant)
-    assert last["rows"] == rows
-    assert last["dropped_by_watermark"] == 0
-    for _ in range(2):
-        cluster.governor.dropped(17, {key: rows / 4})
-    assert len(recorder.noted) == lines + 2
-    anew = recorder.noted[-1]
-    assert anew == {
-        **last,
-        "batch": 17,
-        "dropped_by_watermark": rows / 2,
-        "sic_batch": 0.5,
-        "sic": anew["sic"],
-    }
-    assert 0.5 < anew["sic"] < 1.0
-    cluster.governor.dropped(17, {("gone", 1): 10.0})
-    assert len(recorder.noted) == lines + 2
-    found = cluster.status()["classes"]["gold"]["queries"]["q"]
-    assert found["dropped_by_watermark"] == rows / 2
-    assert found["sic"] == pytest.approx(anew["sic"])
-
-
-def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
-    cluster = virtual({"gold": {"target": TARGET_S}})
-    cluster.governor.recorder = recorder = RecordingSic()
-    cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
-    cluster.run(20.0)
-    noted = recorder.noted
-    assert len(noted) >= 3
-    assert {line["query"] for line in noted} == {"q"}
-    assert all(line["sic_batch"] == line["sic"] == 1.0 for line in noted)
-    assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]
-
-
 def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": TARGET_S}})
     streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, begin=False)}
@@ -274,21 +220,6 @@ def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(vi
         for slot in streams:
             cluster.governor.leave(query.connections[f"q-{slot}"])
             cluster.connect(query, f"q-{slot}", slot)
-
-
-def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Any) -> None:
-    cluster = virtual({"gold": {"target": TARGET_S}})
-    cluster.governor.recorder = recorder = RecordingSic()
-    streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, seconds=5.0)}
-    query = cluster.add("q", "gold", streams)
-    cluster.run(30.0)
-    lines = len(recorder.noted)
-    grants = {name: offset.grant for name, offset in query.offsets.items()}
-    assert grants["q-a"] > grants["q-b"], "the last batches had no rows of the other stream"
-    cluster.governor.dropped(3, {("q-b", grants["q-b"]): 10.0})
-    assert len(recorder.noted) == lines
-    cluster.governor.dropped(17, {("q-a", grants["q-a"]): 10.0})
-    assert len(recorder.noted) == lines + 1
 
 
 def test_where_most_rows_are_shed_a_batch_waits_until_what_is_kept_fills_it(virtual: Any) -> None:

@@ -35,6 +35,22 @@ def test_a_level_is_of_what_stays_in_the_window_so_much_longer() -> None:
     assert books.level("another", 9.0, 0.0) is None
 
 
+def test_in_a_level_a_source_that_sends_seldom_counts_over_all_of_the_window() -> None:
+    books = ledger()
+    books.decided(2.0, "q", "slow", "a", 10, 10)
+    books.decided(8.0, "q", "fast", "b", 100, 50)
+    assert books.level("q", 9.0, 4.0) == pytest.approx(0.75), "it would be 0.25 as if all of it were lost"
+
+
+def test_a_source_is_silent_when_nothing_came_for_a_window_not_when_nothing_was_decided() -> None:
+    books = ledger()
+    books.decided(1.0, "q", "r", "s", 100, 40)
+    books.came("q", "r", 9.0)
+    assert books.of("q", 15.0).silent == ()
+    assert books.of("q", 19.5).silent == ("s",)
+    books.came("q", "nobody", 9.0)
+
+
 def test_every_source_counts_alike_however_many_rows_it_has() -> None:
     books = ledger()
     books.decided(1.0, "q", "many", "a", 10_000, 10_000)

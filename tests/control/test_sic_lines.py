@@ -143,3 +143,56 @@ def test_the_last_batch_of_a_query_that_has_stopped_still_gets_its_number(virtua
     cluster.governor.dropped(9, {key_of(last): 10.0})
     assert recorder.noted[-1] == {**last, "batch": 9}, "what it lost is not booked any more"
     assert cluster.governor.queries["q"].dropped == 0.0
+
+
+def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Any) -> None:
+    cluster, recorder = start(virtual)
+    query = cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
+    cluster.run(20.0)
+    last, (batch, *_) = recorder.noted[-1], reversed(query.batches)
+    rows, lines = batch.books.admitted, len(recorder.noted)
+    key = ("q", batch.offset.grant)
+    assert last["rows"] == rows
+    assert last["dropped_by_watermark"] == 0
+    for _ in range(2):
+        cluster.governor.dropped(17, {key: rows / 4})
+    assert len(recorder.noted) == lines + 2
+    anew = recorder.noted[-1]
+    assert anew == {
+        **last,
+        "batch": 17,
+        "dropped_by_watermark": rows / 2,
+        "sic_batch": 0.5,
+        "sic": anew["sic"],
+    }
+    assert 0.5 < anew["sic"] < 1.0
+    cluster.governor.dropped(17, {("gone", 1): 10.0})
+    assert len(recorder.noted) == lines + 2
+    found = cluster.status()["classes"]["gold"]["queries"]["q"]
+    assert found["dropped_by_watermark"] == rows / 2
+    assert found["sic"] == pytest.approx(anew["sic"])
+
+
+def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
+    cluster, recorder = start(virtual)
+    cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
+    cluster.run(20.0)
+    noted = recorder.noted
+    assert len(noted) >= 3
+    assert {line["query"] for line in noted} == {"q"}
+    assert all(line["sic_batch"] == line["sic"] == 1.0 for line in noted)
+    assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]
+
+
+def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Any) -> None:
+    cluster, recorder = start(virtual)
+    streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, seconds=5.0)}
+    query = cluster.add("q", "gold", streams)
+    cluster.run(30.0)
+    lines = len(recorder.noted)
+    grants = {name: offset.grant for name, offset in query.offsets.items()}
+    assert grants["q-a"] > grants["q-b"], "the last batches had no rows of the other stream"
+    cluster.governor.dropped(3, {("q-b", grants["q-b"]): 10.0})
+    assert len(recorder.noted) == lines
+    cluster.governor.dropped(17, {("q-a", grants["q-a"]): 10.0})
+    assert len(recorder.noted) == lines + 1

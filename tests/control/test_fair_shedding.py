@@ -1,0 +1,111 @@
+"""Shedding that evens out SIC: behind segments, beside silent streams, for lower classes. Virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.control.room import LONGEST
+from penstock.control.shedding import Chosen, ClassShedding
+from penstock.policies.quality.fairness import jain_index
+
+TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 60.0
+CLASS = {"target": TARGET_S, "shedder": "balance-sic"}
+
+
+def mean_sics(cluster: Any, names: list[str], seconds: float = MEASURED_S) -> np.ndarray:
+    """Of queries, the mean over so much time, looked at every second."""
+    found = []
+    for _ in range(round(seconds)):
+        cluster.run(1.0)
+        queries = {k: q for c in cluster.status()["classes"].values() for k, q in c["queries"].items()}
+        found.append([queries[name]["sic"] for name in names])
+    return np.array(found, np.float64)
+
+
+def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class_off(virtual: Any) -> None:
+    cluster = virtual({"gold": CLASS}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    busy = [
+        cluster.add(f"q{i}", "gold", virtual.stream(cluster, 2 / machine.row_s), machine, seed=i)
+        for i in range(2)
+    ]
+    cluster.add("silent", "gold", virtual.stream(cluster, 1000.0, begin=False), machine)
+    cluster.run(WARM_S)
+    for query in busy:
+        assert query.batches[-1].offset.plan.unit == "chosen"
+        assert cluster.status()["classes"]["gold"]["queries"][query.key]["shed_reason"]
+    virtual.check_books(cluster)
+
+
+def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_it(virtual: Any) -> None:
+    cluster = virtual({"gold": {**CLASS, "target": 16.0}}, stw=40.0)
+    machine = virtual.machine(noise=0.05)
+    per_s = 0.6 / machine.row_s
+    cluster.add("writer", "gold", virtual.stream(cluster, per_s, 300.0), machine)
+    segment = virtual.segment(cluster, "gold", "writer")
+    behind, beside = [f"behind{i}" for i in range(3)], [f"beside{i}" for i in range(3)]
+    for i, (one, other) in enumerate(zip(behind, beside, strict=True)):
+        cluster.add(one, "gold", segment, machine, seed=i)
+        cluster.add(other, "gold", virtual.stream(cluster, per_s, 300.0), machine, seed=9 + i)
+    cluster.run(2 * WARM_S)
+    found = mean_sics(cluster, behind + beside, 80.0)
+    ratio = found[:, :3].mean() / found[:, 3:].mean()
+    assert 0.9 <= ratio <= 1.1
+    assert np.mean([jain_index(row) for row in found]) >= 0.97
+    virtual.check_books(cluster)
+
+
+def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_writes(virtual: Any) -> None:
+    bulk = {"target": TARGET_S, "priority": 0.1, "shedder": "random"}
+    cluster = virtual({"gold": {**CLASS, "priority": 6.0}, "bulk": bulk}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    cluster.add("writer", "gold", virtual.stream(cluster, 1 / machine.row_s, 200.0), machine)
+    cluster.add("beside", "gold", virtual.stream(cluster, 1 / machine.row_s, 200.0), machine, seed=2)
+    cluster.add("behind", "bulk", virtual.segment(cluster, "gold", "writer"), machine, seed=3)
+    cluster.run(WARM_S)
+    writer, beside, behind = mean_sics(cluster, ["writer", "beside", "behind"]).mean(axis=0)
+    assert behind < 0.5 * writer, "there is little for the lower class"
+    assert writer == pytest.approx(beside, rel=0.15)
+
+
+def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
+    virtual: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, longest = ClassShedding.choose, []
+
+    def recording(shedding: Any, *args: Any) -> Chosen | None:
+        chosen = choose(shedding, *args)
+        if chosen is not None:
+            _, query, _, _, turn, _ = args
+            longest.append(query.cost.batch_s(chosen.rows) / turn.of(query.key))
+        return chosen
+
+    monkeypatch.setattr(ClassShedding, "choose", recording)
+    cluster = virtual({"gold": CLASS}, stw=STW_S)
+    machine = virtual.machine(noise=0.3)
+    rates = np.array([1.0, 1.5, 2.5, 4.0])
+    logs = [virtual.stream(cluster, 8 * rate / rates.sum() / machine.row_s, 200.0) for rate in rates]
+    queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
+    cluster.run(WARM_S)
+    found = mean_sics(cluster, [query.key for query in queries])
+    assert len(longest) > 20
+    assert max(longest) <= LONGEST + 1e-6
+    assert np.mean([jain_index(row) for row in found]) >= 0.97
+
+
+def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_batch(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": 40.0}}, stw=2.0)
+    cluster.add("q", "gold", virtual.stream(cluster, 1000.0, 300.0))
+    cluster.run(100.0)
+    for _ in range(60):
+        cluster.run(1.0)
+        assert cluster.status()["classes"]["gold"]["queries"]["q"]["silent"] == []
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_coins_of_a_class_have_the_seed_of_the_flow(virtual: Any, seed: int) -> None:
+    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}}, seed=seed)
+    assert cluster.governor.classes["gold"].shedder.seed == seed
