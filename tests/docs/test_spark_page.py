@@ -18,7 +18,8 @@ from penstock.log.protocol import RESERVED_COLUMNS
 from penstock.pipeline.columns import _TYPES
 from penstock.pipeline.sinks import LogSink, MemorySink, ParquetSink
 from penstock.pipeline.sources import FilesSource, GeneratorSource, ReplaySource
-from penstock.pipeline.spec import PipelineConfig, QueryConfig, SparkConfig, StreamConfig
+from penstock.pipeline.spec import PipelineConfig, QueryConfig, SparkConfig
+from penstock.pipeline.stream_spec import StreamConfig
 from penstock.validation import Part
 
 ROOT = Path(__file__).resolve().parents[2]

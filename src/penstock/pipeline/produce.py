@@ -31,7 +31,8 @@ from penstock.pipeline.due import Due, due_times
 from penstock.pipeline.files import files_of, read_rows
 from penstock.pipeline.rows import generated_rows
 from penstock.pipeline.sources import FilesSource, GeneratorSource, ReplaySource
-from penstock.pipeline.spec import PipelineConfig, StreamConfig
+from penstock.pipeline.spec import PipelineConfig
+from penstock.pipeline.stream_spec import StreamConfig
 
 BEAT_S = 0.02
 """Between two appends of a stream: rows that are due come in batches of this."""

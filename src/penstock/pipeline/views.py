@@ -22,7 +22,8 @@ from penstock.pipeline.cql import Stream, add_view, catalog_of, continuous
 from penstock.validation import Part
 
 if TYPE_CHECKING:
-    from penstock.pipeline.spec import PipelineConfig, StreamConfig
+    from penstock.pipeline.spec import PipelineConfig
+    from penstock.pipeline.stream_spec import StreamConfig
 
 Computed = Literal["auto", "once", "each"]
 WRITING = 2.0

@@ -12,7 +12,8 @@ from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.windows import Progress, Windows
 from penstock.pipeline.lanes import lanes_of
 from penstock.pipeline.sinks import LogSink, ParquetSink
-from penstock.pipeline.spec import PipelineConfig, StreamConfig
+from penstock.pipeline.spec import PipelineConfig
+from penstock.pipeline.stream_spec import StreamConfig
 from penstock.pipeline.windows import window_in
 from penstock.spark.backfill import Backfilled, Transform, backfill
 from penstock.spark.build import load_functions

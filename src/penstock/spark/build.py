@@ -28,7 +28,8 @@ from penstock.pipeline.cql import answers_of
 from penstock.pipeline.families import LiveFamily
 from penstock.pipeline.sinks import LogSink, MemorySink, NoopSink, ParquetSink, sink_guarantee
 from penstock.pipeline.sources import GeneratorSource, ReplaySource
-from penstock.pipeline.spec import PipelineConfig, StreamConfig
+from penstock.pipeline.spec import PipelineConfig
+from penstock.pipeline.stream_spec import StreamConfig
 from penstock.spark.flow import Flow
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
 from penstock.spark.statistics import counted
