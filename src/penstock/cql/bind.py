@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NoReturn
 
 from sqlglot import exp
 
 from penstock.cql import nodes
 from penstock.cql.catalog import Catalog, StreamDef, ViewDef
-from penstock.cql.dialect import to_text
-from penstock.cql.errors import CqlError, Place
+from penstock.cql.errors import CqlError
 from penstock.cql.expressions import (
     aggregate_in,
     all_of,
@@ -20,13 +18,13 @@ from penstock.cql.expressions import (
     equal_columns,
     filtered,
     is_over_tuples,
-    place_of,
     reference,
     split,
     unwrapped,
 )
 from penstock.cql.grouping import Grouping
 from penstock.cql.lower import late_sample
+from penstock.cql.naming import Naming
 from penstock.cql.plan import (
     Column,
     Distinct,
@@ -45,11 +43,7 @@ from penstock.cql.scope import Bound, Field, unique_names
 from penstock.cql.types import Typing, is_numeric, registered_type
 from penstock.errors import InvalidInputError
 
-TUPLE = "t"
-"""What THEMIS calls the tuple of a query's only stream: `SELECT avg(t.v) FROM readings`."""
 MOST_COLUMNS = 1000
-LONGEST_WORDS = 40
-"""Characters of an expression in a message."""
 
 
 def bind(query: exp.Expr, catalog: Catalog, text: str, tick_us: int = 1) -> Query:
@@ -108,36 +102,13 @@ def register(statement: nodes.Register, catalog: Catalog, text: str) -> None:
     catalog.add(ViewDef(name, kind, query, text))
 
 
-class Binder:
+class Binder(Naming):
     """Binds the statements of one text."""
 
     def __init__(self, catalog: Catalog, text: str, tick_us: int = 1) -> None:
-        self._catalog, self._text, self._tick_us = catalog, text, tick_us
+        super().__init__(text)
+        self._catalog, self._tick_us = catalog, tick_us
         self._numbers = itertools.count()
-
-    # -- errors ---------------------------------------------------------------------------------
-
-    def error(self, node: exp.Expr, rule: str, got: str, hint: str) -> CqlError:
-        return CqlError(rule, got, hint, self._text, place_of(node))
-
-    def words(self, node: exp.Expr) -> str:
-        """An expression as it is written, or the beginning of it."""
-        place = place_of(node)
-        written = to_text(node) if place is None else self._balanced(place)
-        written = " ".join(written.split())
-        return written if len(written) <= LONGEST_WORDS else written[: LONGEST_WORDS - 3] + "..."
-
-    def _balanced(self, place: Place) -> str:
-        """The text at a place, to the end of its parentheses: of a call the name's place alone is known."""
-        end, open_ = place.end, self._text.count("(", place.start, place.end)
-        open_ -= self._text.count(")", place.start, place.end)
-        while open_ > 0 and end < len(self._text):
-            open_ += {"(": 1, ")": -1}.get(self._text[end], 0)
-            end += 1
-        return self._text[place.start : end]
-
-    def refuse(self, node: exp.Expr, rule: str, got: str, hint: str) -> NoReturn:
-        raise self.error(node, rule, got, hint)
 
     # -- an expression alone --------------------------------------------------------------------
 
@@ -145,8 +116,8 @@ class Binder:
         """An expression over a stream's columns, by name and type: bound, and its type."""
         fields = tuple(Field(name, Column(name, kind), stream) for name, kind in columns.items())
         scope = Bound(Scan(tuple(field.column for field in fields), stream), fields)
-        bound = self._expression(node, scope)
-        return bound, self._typing(scope).of(bound)
+        bound = self.expression(node, scope)
+        return bound, self.typing(scope).of(bound)
 
     # -- registered streams ---------------------------------------------------------------------
 
@@ -310,7 +281,7 @@ class Binder:
         if kind is WindowKind.RANGE:
             return Window(kind, int(size * 10**6), None if slide is None else int(slide * 10**6))
         if kind is WindowKind.PARTITION:
-            keys = tuple(self._field(key, key.name, "", bound).column.name for key in node.expressions)
+            keys = tuple(self.field(key, key.name, "", bound).column.name for key in node.expressions)
             return Window(kind, size, None, keys)
         return Window(kind, size, slide)
 
@@ -318,10 +289,10 @@ class Binder:
 
     def _terms(self, condition: exp.Expr, scope: Bound) -> list[exp.Expr]:
         """What is joined by AND, bound."""
-        bound = self._expression(condition, scope)
+        bound = self.expression(condition, scope)
         if (call := aggregate_in(bound)) is not None:
             self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
-        self._typing(scope).condition(bound)
+        self.typing(scope).condition(bound)
         return list(conjuncts(bound))
 
     def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
@@ -352,15 +323,15 @@ class Binder:
                 node, f"an answer has {MOST_COLUMNS} columns at most", str(len(chosen)), "select fewer"
             )
         having = node.args.get("having")
-        wanted = None if having is None else self._expression(having.this, scope)
+        wanted = None if having is None else self.expression(having.this, scope)
         group = node.args.get("group")
-        keys = [] if group is None else [self._expression(key, scope) for key in group.expressions]
+        keys = [] if group is None else [self.expression(key, scope) for key in group.expressions]
         aggregated = bool(keys) or any(aggregate_in(value) is not None for _, value in chosen)
         aggregated = aggregated or (wanted is not None and aggregate_in(wanted) is not None)
         if not aggregated:
             if having is not None:
                 self.refuse(having, "HAVING is over groups", self.words(having.this), "WHERE is over tuples")
-            return self._mapped(scope.plan, chosen, self._typing(scope))
+            return self._mapped(scope.plan, chosen, self.typing(scope))
         return self._grouped(scope, keys, chosen, wanted)
 
     def _mapped(self, plan: Plan, chosen: list[tuple[Field, exp.Expr]], typing: Typing) -> Bound:
@@ -381,7 +352,7 @@ class Binder:
         chosen: list[tuple[Field, exp.Expr]],
         wanted: exp.Expr | None,
     ) -> Bound:
-        typing = self._typing(scope)
+        typing = self.typing(scope)
         for key in keys:
             if (call := aggregate_in(key)) is not None:
                 self.refuse(call, "GROUP BY has no aggregates", self.words(call), "HAVING has them")
@@ -410,66 +381,17 @@ class Binder:
         if isinstance(item, exp.Star):
             return [(field, reference(field.column)) for field in scope.fields]
         if isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
-            qualifier = self._qualifier(item.table, scope)
+            qualifier = self.qualifier(item.table, scope)
             fields = [field for field in scope.fields if field.qualifier.lower() == qualifier.lower()]
             if not fields:
                 known = ", ".join(scope.qualifiers)
                 self.refuse(item, "a name before .* is in FROM", repr(item.table), f"known: {known}")
             return [(field, reference(field.column)) for field in fields]
         if isinstance(item, exp.Alias):
-            value = self._expression(item.this, scope)
+            value = self.expression(item.this, scope)
             return [(Field(item.alias, Column("", "")), value)]
-        value = self._expression(item, scope)
+        value = self.expression(item, scope)
         if isinstance(item, exp.Column):
-            found = self._field(item, item.name, item.table, scope)
+            found = self.field(item, item.name, item.table, scope)
             return [(found, value)]
         return [(Field(default_name(item), Column("", "")), value)]
-
-    # -- expressions ----------------------------------------------------------------------------
-
-    def _expression(self, node: exp.Expr, scope: Bound) -> exp.Expr:
-        """The same with columns of the plan instead of names."""
-        for inner in node.walk():
-            if isinstance(inner, (exp.Query, exp.Window, nodes.ToStream)):
-                self.refuse(
-                    inner,
-                    "an expression has no query and no OVER inside",
-                    to_text(inner),
-                    "put it into FROM, or REGISTER a VIEW",
-                )
-            if isinstance(inner, exp.Star) and not isinstance(inner.parent, exp.Count):
-                self.refuse(inner, "* stands alone or in count(*)", self.words(node), "name the columns")
-
-        def replaced(inner: exp.Expr) -> exp.Expr:
-            if not isinstance(inner, exp.Column):
-                return inner
-            return reference(self._field(inner, inner.name, inner.table, scope).column, inner)
-
-        return node.transform(replaced, copy=True)
-
-    def _field(self, node: exp.Expr, name: str, qualifier: str, scope: Bound) -> Field:
-        qualifier = self._qualifier(qualifier, scope)
-        found = scope.find(name, qualifier)
-        if len(found) == 1:
-            return found[0]
-        written = f"{qualifier}.{name}" if qualifier else name
-        if found:
-            choices = " or ".join(field.full for field in found)
-            self.refuse(
-                node, "a column's name means one column", f"{written!r}, which is {choices}", "qualify it"
-            )
-        if qualifier and qualifier.lower() not in (known.lower() for known in scope.qualifiers):
-            known = ", ".join(scope.qualifiers) or "no name is in FROM"
-            self.refuse(node, "a name before a point is in FROM", repr(qualifier), f"known: {known}")
-        raise self.error(node, "a column is one of those in FROM", repr(written), scope.nearest(name))
-
-    def _qualifier(self, qualifier: str, scope: Bound) -> str:
-        """The qualifier that is meant; `t` is the only source's tuple, as THEMIS writes."""
-        if qualifier.lower() == TUPLE and len(scope.qualifiers) == 1:
-            return scope.qualifiers[0]
-        return qualifier
-
-    def _typing(self, scope: Bound) -> Typing:
-        return Typing(
-            {field.column.name: field.column.type for field in scope.fields}, self.error, self.words
-        )
