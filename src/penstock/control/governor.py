@@ -18,7 +18,7 @@ from penstock.control.classes import GovernedClass, RunRecorder, check_stream, f
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
 from penstock.control.granting import carried, lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
-from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader
+from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
 from penstock.control.paths import Paths
@@ -127,7 +127,7 @@ class Governor:
             query = self.queries[key] = Query(key, joining.name, cls, CostModel(), driver=joining.driver)
             self._memory.recall(query)
         elif not query.readers:
-            _begins_again(query, joining.driver)
+            query.begins_again(joining.driver)
         for other in query.readers.values():
             if joining.slot and other.slot == joining.slot and other.id != offset.reader:
                 raise InvalidInputError(
@@ -141,7 +141,9 @@ class Governor:
         reader = Reader(
             offset.reader, key, joining.slot, joining.token, log, connection, offset, dict(seen), offset
         )
-        query.ungoverned += _by_itself(self.readers.get(reader.id), query.past.pop(reader.id, None), offset)
+        query.ungoverned += granted_by_itself(
+            self.readers.get(reader.id), query.past.pop(reader.id, None), offset
+        )
         # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
@@ -298,9 +300,9 @@ class Governor:
             lease.admitted += processed
             plant = self.classes[query.cls].plant
             plant.admitted_rows += processed
-            plant.shed_rows += max(0, _rows(offset) - admitted)
+            plant.shed_rows += max(0, offset.rows - admitted)
             stream = str(reader.log.directory)
-            rows, batch = _rows(offset), query.batches
+            rows, batch = offset.rows, query.batches
             self.sic.decided(self.timer(), query.key, reader_id, stream, rows, processed, offset.grant, batch)
         reader.offset = reader.counted = offset
         query.data_since_tick &= not offset.tick
@@ -465,22 +467,3 @@ class Governor:
     def reads(self) -> list[tuple[str, str]]:
         """Streams that are read, and by queries of which class."""
         return [(str(r.log.directory), self.queries[r.query].cls) for r in self.readers.values()]
-
-
-def _begins_again(query: Query, driver: str) -> None:
-    """A query that had stopped is there again; in another Spark application nothing is compiled yet."""
-    query.refused = query.draining = False
-    if driver != query.driver:
-        query.driver, query.cost, query.largest_rows = driver, CostModel(), 0
-
-
-def _by_itself(before: Reader | None, past: Gone | None, offset: Offset) -> int:
-    """Grants that a source gave itself while nobody answered, by the numbers of its offsets."""
-    if not offset.ungoverned:
-        return 0
-    known = before.counted if before is not None else past.offset if past is not None else None
-    return 1 if known is None else max(0, offset.grant - known.grant)
-
-
-def _rows(offset: Offset) -> int:
-    return sum(offset.end[p] - offset.start.get(p, 0) for p in offset.end)

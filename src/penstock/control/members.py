@@ -221,6 +221,12 @@ class Query:
         there = sorted(lease.logged & self.readers.keys())
         return {name: self.readers[name].counted.grant for name in there}
 
+    def begins_again(self, driver: str) -> None:
+        """It had stopped and is there again; in another Spark application nothing is compiled yet."""
+        self.refused = self.draining = False
+        if driver != self.driver:
+            self.driver, self.cost, self.largest_rows = driver, CostModel(), 0
+
     def came(self, rows: int, now_s: float, memory_s: float) -> None:
         """Rows have arrived since the last call; their rate is a mean that forgets.
 
@@ -265,3 +271,11 @@ class Joining:
     slot: str = ""
     token: str = ""
     driver: str = ""
+
+
+def granted_by_itself(before: Reader | None, past: Gone | None, offset: Offset) -> int:
+    """Grants that a source gave itself while nobody answered, by the numbers of its offsets."""
+    if not offset.ungoverned:
+        return 0
+    known = before.counted if before is not None else past.offset if past is not None else None
+    return 1 if known is None else max(0, offset.grant - known.grant)

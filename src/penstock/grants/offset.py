@@ -135,9 +135,14 @@ class Offset:
         )
 
     @property
+    def rows(self) -> int:
+        """That its grant decided about."""
+        return sum(end - self.start.get(p, 0) for p, end in self.end.items())
+
+    @property
     def stood_for(self) -> int:
         """Rows that those it admits stand for: of this grant, and of those before that admitted none."""
-        return self.empty_before + sum(end - self.start.get(p, 0) for p, end in self.end.items())
+        return self.empty_before + self.rows
 
     def advanced(
         self, end: Positions, late: Positions, plan: Plan, books: Books, ungoverned: bool = False
