@@ -18,7 +18,7 @@ demo: $(STAMP) ## Run the demo
 test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -m "not spark" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m spark --durations=15
+	@$(BIN)/python -m pytest -m spark -n 2 --dist loadfile --durations=15
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

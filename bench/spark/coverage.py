@@ -51,7 +51,7 @@ class Case:
     cls: dict[str, Any]
     groups: int = 4
     seeds: int = 1
-    seconds: float = 110.0
+    seconds: float = 125.0
     window_s: float = 0.1
     overload: float = 3.0
 
