@@ -31,7 +31,7 @@ from penstock.grants.selection import FEW_SEGMENTS
 from penstock.grants.values import Values, keep_best
 from penstock.model import FloatArray, Grant
 from penstock.policies.quality.sic import BoolArray, IntArray
-from penstock.policies.shedding.balance_sic import BalanceSicShedder
+from penstock.policies.shedding.balance_sic import BalanceSicConfig, BalanceSicShedder
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
 
 SMALLER = 4
@@ -76,7 +76,8 @@ class ClassShedding:
         self.values: dict[str, RowValues] = {}
         """By class, what was looked up in its waiting rows."""
         self._long_s: dict[str, float] = {}
-        """By query, how long its last batch by worth was to be: beyond its turn where its rows are better."""
+        """By query, how long its last batch was to be, where it may be longer than its turn: by worth if its
+        rows are better than the others', and to make up for poor batches."""
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
@@ -111,7 +112,9 @@ class ClassShedding:
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
         target_s *= 1.0 - SLACK_FRACTION
-        latest_s = self._clock() + max(turn.of(query.key), self._long_s.get(query.key, 0.0)) - target_s
+        uneven = isinstance(governed.settings, SemanticSettings | BalanceSicConfig)
+        long_s = self._long_s.get(query.key, 0.0) if uneven else 0.0
+        latest_s = self._clock() + max(turn.of(query.key), long_s) - target_s
         decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
@@ -126,7 +129,7 @@ class ClassShedding:
                 break
             room = replace(room, capacity_s=room.capacity_s * most_rows / chosen.rows)
             chosen = self._decide(governed, shedder, decided, mine, room, values)
-        if chosen is not None:
+        if chosen is not None and uneven:
             self._long_s[query.key] = query.cost.batch_s(chosen.rows)
         return chosen
 
