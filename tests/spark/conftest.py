@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -34,3 +35,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for query in started.streams.active:
         query.stop()
     started.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_query_is_left() -> Iterator[None]:
+    """Files share the session in any order: a query that one leaves behind would count in the next."""
+    yield
+    pyspark = sys.modules.get("pyspark.sql")
+    started = None if pyspark is None else pyspark.SparkSession.getActiveSession()
+    for query in [] if started is None else started.streams.active:
+        query.stop()
