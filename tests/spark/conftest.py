@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,9 @@ from penstock.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+STARTED: list[SparkSession] = []
+"""The session, once a test has needed it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,9 +33,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.checkpointLocation": (folder / "checkpoints").as_uri(),
     }
     started = session(app="penstock-tests", master="local[2]", memory="1g", **settings)
+    STARTED.append(started)
     yield started
-    for query in started.streams.active:
-        query.stop()
+    STARTED.remove(started)
     started.stop()
 
 
@@ -41,7 +43,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def _no_query_is_left() -> Iterator[None]:
     """Files share the session in any order: a query that one leaves behind would count in the next."""
     yield
-    pyspark = sys.modules.get("pyspark.sql")
-    started = None if pyspark is None else pyspark.SparkSession.getActiveSession()
-    for query in [] if started is None else started.streams.active:
+    for query in [query for started in STARTED for query in started.streams.active]:
         query.stop()
