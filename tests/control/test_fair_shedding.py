@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.control.room import LONGEST
+from penstock.control.room import LONGEST, MADE_UP, Room, Rooms
 from penstock.control.shedding import Chosen, ClassShedding
 from penstock.policies.quality.fairness import jain_index
+from penstock.policies.shedding.base import ShedObservation
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 60.0
 CLASS = {"target": TARGET_S, "shedder": "balance-sic"}
@@ -56,6 +57,34 @@ def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_
     assert 0.9 <= ratio <= 1.1
     assert np.mean([jain_index(row) for row in found]) >= 0.97
     virtual.check_books(cluster)
+
+
+def test_rows_behind_a_segment_take_as_much_of_the_window_as_others_and_are_worth_less(
+    virtual: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe, left = Rooms.observe, []
+
+    def recording(rooms: Rooms, room: Room, *args: Any, **others: Any) -> ShedObservation:
+        seen = observe(rooms, room, *args, **others)
+        levels = np.array([rooms._level(query, room) for query in room.queries])
+        at = [query.key for query in room.queries].index("behind")
+        if at and 0.0 < room.fresh[at] < 1.0:
+            worth = float(room.parts[at].sic.sum())
+            rest = (seen.reported_sic[at] - worth) / (1.0 - room.fresh[at])
+            made_up = levels.mean() + MADE_UP * (levels[at] - levels.mean())
+            left.append((rest / made_up, worth / room.fresh[at]))
+        return seen
+
+    monkeypatch.setattr(Rooms, "observe", recording)
+    cluster = virtual({"gold": CLASS}, stw=STW_S)
+    machine = virtual.machine(noise=0.05)
+    cluster.add("writer", "gold", virtual.stream(cluster, 2 / machine.row_s), machine)
+    cluster.add("behind", "gold", virtual.segment(cluster, "gold", "writer"), machine, seed=1)
+    cluster.add("beside", "gold", virtual.stream(cluster, 2 / machine.row_s), machine, seed=2)
+    cluster.run(WARM_S)
+    ratios, worth = np.array(left).T
+    assert ratios == pytest.approx(1.0), "of the window stays what the new rows do not take"
+    assert np.median(worth) < 0.9, "they are worth what their writer kept"
 
 
 def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_writes(virtual: Any) -> None:
