@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,8 +67,21 @@ class Waiting:
         return min((float(stretch.arrival_min_s[0]) for stretch in self.stretches), default=None)
 
 
-def look(readers: Mapping[str, tuple[ReadableStream, Positions]]) -> Waiting:
-    """What waits now: by reader, its log and the positions it has reached."""
+def as_stamped(stretch: Stretch) -> Stretch:
+    """Takes time stamps as they are."""
+    return stretch
+
+
+def look(
+    readers: Mapping[str, tuple[ReadableStream, Positions]],
+    corrected: Callable[[Stretch], Stretch] = as_stamped,
+) -> Waiting:
+    """What waits now.
+
+    Args:
+        readers: By reader, its log and the positions it has reached.
+        corrected: Says when rows arrived where their time stamps cannot be right.
+    """
     stretches, ends = [], {}
     for name, (log, positions) in readers.items():
         ends[name] = {p: max(log.end(p), positions.get(p, 0)) for p in range(log.partitions)}
@@ -76,13 +89,15 @@ def look(readers: Mapping[str, tuple[ReadableStream, Positions]]) -> Waiting:
             first = max(positions.get(p, 0), log.start(p))
             headers = log.header_arrays(p, first, end, keys=False)
             if end > first and len(headers):  # none when a trim came in between
-                stretches.append(_stretch(name, p, headers, first, end))
+                stretches.append(corrected(_stretch(name, p, headers, first, end)))
     return Waiting(stretches, ends)
 
 
-def left_of(log: ReadableStream, positions: Positions) -> tuple[int, float | None]:
+def left_of(
+    log: ReadableStream, positions: Positions, corrected: Callable[[Stretch], Stretch] = as_stamped
+) -> tuple[int, float | None]:
     """Rows after positions, those that a trim took included, and when the oldest that is there arrived."""
-    waiting = look({"": (log, positions)})
+    waiting = look({"": (log, positions)}, corrected)
     return sum(end - positions.get(p, 0) for p, end in waiting.ends[""].items()), waiting.oldest_s
 
 

@@ -18,7 +18,7 @@ def demands_of(
     classes: Mapping[str, GovernedClass],
     queries: Mapping[str, Query],
     now: float,
-    age_s: Callable[[float], float | None],
+    age_s: Callable[[float], float],
     also: Container[str] = (),
     turns_of_row: Callable[[str], int] = lambda query: 1,
 ) -> dict[str, Demand]:
@@ -52,7 +52,7 @@ def demands_of(
     return demands
 
 
-def _load(query: Query, rate_per_s: float, target_s: float, age_s: Callable[[float], float | None]) -> float:
+def _load(query: Query, rate_per_s: float, target_s: float, age_s: Callable[[float], float]) -> float:
     """Batch time that a query asks for in a second, in batches as full as its target allows.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
@@ -61,5 +61,5 @@ def _load(query: Query, rate_per_s: float, target_s: float, age_s: Callable[[flo
     rows, over_s = rate_per_s * between_s, between_s
     if query.lease is None and query.waiting is not None and query.waiting.oldest_s is not None:
         rows += query.waiting.rows
-        over_s += min(age_s(query.waiting.oldest_s) or 0.0, between_s)
+        over_s += min(age_s(query.waiting.oldest_s), between_s)
     return rows / over_s * query.cost.row_s + query.cost.fixed_s / between_s if rows >= 1.0 else 0.0

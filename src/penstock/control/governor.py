@@ -27,6 +27,7 @@ from penstock.control.scheduling import Scheduler
 from penstock.control.segments import Segments
 from penstock.control.shedding import ClassShedding
 from penstock.control.sic import SicLedger
+from penstock.control.sightings import Sightings
 from penstock.control.turns import Turns
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
@@ -56,9 +57,9 @@ class Governor:
         recorder: RunRecorder | None = None,
         memory: CostMemory | None = None,
     ) -> None:
-        self.config, self._wall, self.timer, self.recorder = config, clock, timer, recorder
+        self.config, self.clock, self.timer, self.recorder = config, clock, timer, recorder
         self._memory = memory or CostMemory()
-        self._newest_s = -math.inf
+        self._sightings = Sightings(clock, timer)
         self.capacity = Redistribution(
             config.capacity.build_policy(), list(config.query_classes().values()), every=1
         )
@@ -100,14 +101,9 @@ class Governor:
         self.started_s = self._last_s = timer()
         self._grants = 0
 
-    def clock(self) -> float:
-        """Seconds since the epoch, never before a row that is there: when the clock goes back, a cut at "now"
-        would hide all rows until it has caught up."""
-        return max(self._wall(), self._newest_s)
-
-    def _age_s(self, arrival_s: float) -> float | None:
-        """How old a row is; `None` when the clock went back, and nobody knows."""
-        return None if arrival_s > self._wall() else max(0.0, self.clock() - arrival_s)
+    def _age_s(self, arrival_s: float) -> float:
+        """How old a row is, by when it counts as arrived."""
+        return max(0.0, self.clock() - arrival_s)
 
     # -- members --------------------------------------------------------------------------------
 
@@ -185,6 +181,7 @@ class Governor:
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self._release(query)
+        self._sightings.keep(str(reader.log.directory) for reader in self.readers.values())
 
     def config_now(self) -> FlowConfig:
         """The configuration with the changes that were made since the start."""
@@ -193,8 +190,8 @@ class Governor:
 
     def as_it_is(self, reader: Reader) -> Gone:
         """A reader's books and what waits for it, as if it left now."""
-        rows, oldest_s = left_of(reader.log, reader.counted.end)
-        age_s = None if oldest_s is None else max(0.0, self.clock() - oldest_s)
+        rows, oldest_s = left_of(reader.log, reader.counted.end, self._sightings.of(reader.log))
+        age_s = None if oldest_s is None else self._age_s(oldest_s)
         return Gone(reader.log.name, reader.counted, rows, age_s)
 
     def _release(self, query: Query) -> None:
@@ -313,7 +310,7 @@ class Governor:
         self._release(query)
         query.done_s = self.timer()
         query.batches += 1
-        plant, now_s = self.classes[query.cls].plant, self.clock()
+        plant, now_s = self.classes[query.cls].plant, self.timer()
         send_out(plant, query, now_s)
         if lease.replay:
             query.data_since_tick |= lease.admitted > 0
@@ -321,7 +318,7 @@ class Governor:
             book_delays(plant, query, lease, now_s)
             if not any(reader.token in self.windowed for reader in query.readers.values()):
                 send_out(plant, query, now_s)
-        query.noted.append(sic_line(query, lease, self.sic.of(query.key, self.timer()), now_s))
+        query.noted.append(sic_line(query, lease, self.sic.of(query.key, now_s), self.clock()))
         if self.recorder is not None:
             self.recorder.record_sic(query.noted[-1])
         if lease.replay:  # it began without a question, in a query that was only starting
@@ -359,9 +356,8 @@ class Governor:
     def _look(self, query: Query) -> Waiting:
         open_readers = [reader for reader in query.readers.values() if not reader.finished]
         readers = {reader.id: (reader.log, reader.positions) for reader in open_readers}
-        query.waiting, query.looked_s = look(readers), self.timer()
-        newest_s = max((float(s.arrival_max_s[-1]) for s in query.waiting.stretches), default=-math.inf)
-        self._newest_s = max(self._newest_s, newest_s)
+        query.waiting = look(readers, lambda s: self._sightings.of(self.readers[s.reader].log)(s))
+        query.looked_s = self.timer()
         plant, rows = self.classes[query.cls].plant, 0
         for reader in open_readers:
             for p, end in query.waiting.ends[reader.id].items():
@@ -398,9 +394,9 @@ class Governor:
                 line = shed_line(query, governed.shedder.name, chosen, self.clock())
                 self.recorder.record_shedding(line)
         target_s = governed.plant.cls.delay_target_s
-        warn_of_late(query, self.clock() - waiting.oldest_s, target_s, decided.late_rows)
+        warn_of_late(query, self._age_s(waiting.oldest_s), target_s, decided.late_rows)
         plan = self._plan(governed, query, grant.keep_fraction)
-        query.lease = lease_of(waiting, decided, grant, plan, self.timer())
+        query.lease = lease_of(waiting, decided, grant, plan, self.timer(), self.clock())
         query.lease.planned_s = max(turn.length_s, query.cost.fixed_s)
         if chosen is not None:
             query.lease.plans = chosen.plans

@@ -37,8 +37,17 @@ def most_rows(query: Query) -> float:
     return FIRST_ROWS if query.cost.warming else max(FIRST_ROWS, GROWTH * query.largest_rows)
 
 
-def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: float) -> Lease:
-    """The lease on a grant, with the arrivals of its rows."""
+def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: float, now_s: float) -> Lease:
+    """The lease on a grant, with the arrivals of its rows.
+
+    Args:
+        waiting: What was looked at for the decision.
+        decided: What of it the grant has.
+        grant: What the manager decided.
+        plan: What is kept.
+        began_s: Now, on the timer.
+        now_s: Now, on the clock by which rows arrived: it may be set while the batch runs, the timer not.
+    """
     points = [
         arrivals(s, decided.late[s.reader][s.partition], decided.ends[s.reader][s.partition])
         for s in waiting.stretches
@@ -49,7 +58,7 @@ def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: 
         {name: dict(ends) for name, ends in decided.ends.items()},
         {name: dict(late) for name, late in decided.late.items()},
         plan,
-        arrival_s=np.concatenate([times for times, _ in points]),
+        arrival_s=began_s - (now_s - np.concatenate([times for times, _ in points])),
         arrival_rows=np.concatenate([rows for _, rows in points]),
     )
 

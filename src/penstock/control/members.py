@@ -75,7 +75,7 @@ class Lease:
         answered: Readers that have their answer for this micro-batch.
         logged: Readers for which Spark has planned it.
         replay: Spark runs a batch again after a restart, without having asked.
-        arrival_s: Arrival times of the rows between late and end.
+        arrival_s: When the rows between late and end arrived, on the timer.
         arrival_rows: How many arrived at each.
         admitted: Rows that are processed, known once it is logged.
         planned_s: How long the turn may be.
@@ -205,7 +205,8 @@ class Query:
     shed_reason: str | None = None
     """Why its class's shedder chose what it chose, when it last did."""
     closing: tuple[FloatArray, FloatArray] | None = None
-    """Arrival times and rows of its last batch, where the watermark they moved closes windows in the next."""
+    """Arrivals (on the timer) and rows of its last batch, where the watermark that they moved closes windows in
+    the next."""
     driver: str = ""
     """Which driver's Spark runs it."""
     past: dict[str, Gone] = field(default_factory=dict)

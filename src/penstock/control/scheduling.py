@@ -67,7 +67,7 @@ class Scheduler:
         slots: Batches that may run at once, beside those that are about to end.
         eager: Whether a batch is worth it as soon as a row waits.
         look: Refreshes what waits for a query.
-        age_s: How old a row is that arrived at a moment; `None` if the clock cannot tell.
+        age_s: How old a row is that arrived at a moment.
         timer: Seconds that never go back.
         paths: Where queries stand on the ways of their rows.
     """
@@ -81,7 +81,7 @@ class Scheduler:
         slots: int,
         eager: bool,
         look: Callable[[Query], Waiting],
-        age_s: Callable[[float], float | None],
+        age_s: Callable[[float], float],
         timer: Callable[[], float],
         paths: Paths,
     ) -> None:
@@ -200,14 +200,11 @@ class Scheduler:
             return query.data_since_tick and (query.draining or quiet_s >= target_s / 2)
         if self._eager or not query.cost.ready or query.draining:
             return True
-        age_s = self._age_s(waiting.oldest_s)
-        if age_s is None and quiet_s >= target_s / 2:
-            return True
         if waiting.rows >= query.cost.rows_in(turns[query.cls].of(query.key)):
             return True
         if query.key in latest:
             return latest.starts_s[query.key] <= lower_s
-        return (age_s or 0.0) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
+        return self._age_s(waiting.oldest_s) + query.cost.batch_s(waiting.rows) >= WORTH_AT * target_s
 
     def _latest(self, turns: Mapping[str, Turn], ending: list[Query], at: float) -> Latest:
         """When the next batches must begin at the latest, each counted longer by its usual error.
@@ -225,7 +222,7 @@ class Scheduler:
             if q.waiting is None or q.waiting.oldest_s is None or q.cls not in turns or not q.cost.ready:
                 continue
             if q.lease is None or q in ending:
-                due_s = self._target_s(q) * at - (self._age_s(q.waiting.oldest_s) or 0.0)
+                due_s = self._target_s(q) * at - self._age_s(q.waiting.oldest_s)
                 jobs.append(Job(due_s, q.key, self._batch_s(q, turns), self._priority(q.cls)))
         return latest_starts(jobs, self._parallel) if len(jobs) > 1 else Latest()
 
@@ -338,8 +335,7 @@ class Scheduler:
         """
         since_s = self._timer() - query.granted_s
         oldest_s = query.waiting.oldest_s if query.waiting is not None else None
-        age_s = self._age_s(oldest_s) if oldest_s is not None else 0.0
-        return since_s if age_s is None else min(age_s, since_s)
+        return min(self._age_s(oldest_s), since_s) if oldest_s is not None else 0.0
 
     def _target_s(self, query: Query) -> float:
         """The part of its class's target after which a query is to be done with a row."""
