@@ -86,8 +86,9 @@ def remove_class(governor: Governor, name: str) -> None:
         raise InvalidInputError(f"class {name}: a flow has at least one class", "the last", "stop the flow")
     governor.removed[name] = status(governor)["classes"][name]
     for query in [q for q in governor.queries.values() if q.cls == name]:
-        del governor.queries[query.key]
+        governor.forget(query)
     del governor.classes[name]
+    governor.past.forget(name)
     governor.segments.forget(name)
     governor.turns.remove(name)
     for other, scale in governor.capacity.remove(name).items():

@@ -79,7 +79,7 @@ class Decider:
         governed.plant.prepare(
             self._clock(),
             self._timer(),
-            [q.key for q in queries],
+            [q.key for q in queries if q.readers],
             waiting,
             waiting_rows,
             {q.key: _row_cost_s(q, turn) for q in queries if q.cost.ready},

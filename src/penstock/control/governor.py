@@ -21,6 +21,7 @@ from penstock.control.granting import carried, lease_of, most_rows, row_limit, s
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
+from penstock.control.past import QUERIES, Past
 from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
@@ -79,6 +80,7 @@ class Governor:
         self.sic = SicLedger(config.stw_s)
         self.paths = Paths(self.queries, self.sic.writers)
         self._shedding = ClassShedding(self.sic, self.paths, self.clock, timer)
+        self.past = Past()
         self.removed: dict[str, Any] = {}
         """By class that was taken out while it ran, its last status."""
         self.shedding = True
@@ -140,6 +142,7 @@ class Governor:
         query.ungoverned += granted_by_itself(
             self.readers.get(reader.id), query.past.pop(reader.id, None), offset
         )
+        self.past.comes_back(reader.id)
         # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
         query.data_since_tick |= offset.grant > 0 and not offset.tick
         query.readers[reader.id] = self.readers[reader.id] = reader
@@ -181,7 +184,33 @@ class Governor:
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self._release(query)
+            query.left_s = self.timer()
+        self._forget_gone()
         self._sightings.keep(str(reader.log.directory) for reader in self.readers.values())
+
+    def _forget_gone(self) -> None:
+        """Puts those that are gone for longest into totals: their number has no bound."""
+        for query in self.queries.values():
+            while len(query.past) > QUERIES:
+                oldest = next(iter(query.past))
+                self.past.fold(query.cls, query.name, {oldest: query.past.pop(oldest)})
+        for name in self.classes:
+            gone = [q for q in self.queries.values() if q.cls == name and not q.readers]
+            for query in sorted(gone, key=lambda q: q.left_s)[: max(0, len(gone) - QUERIES)]:
+                self.past.fold(name, query.name, query.past)
+                self.forget(query)
+
+    def forget(self, query: Query) -> None:
+        """Lets go of all that is kept of a query but its rows."""
+        del self.queries[query.key]
+        tokens = {gone.token for gone in query.past.values()} - {r.token for r in self.readers.values()}
+        self.windowed -= tokens
+        for name in (*tokens, *query.past):
+            self.forbidden.pop(name, None)
+        self.sic.forget(query.key, tokens)
+        self._shedding.forget(query.key)
+        self._scheduler.forget(query.key)
+        self._memory.forget(query.key)
 
     def config_now(self) -> FlowConfig:
         """The configuration with the changes that were made since the start."""
@@ -192,7 +221,7 @@ class Governor:
         """A reader's books and what waits for it, as if it left now."""
         rows, oldest_s = left_of(reader.log, reader.counted.end, self._sightings.of(reader.log))
         age_s = None if oldest_s is None else self._age_s(oldest_s)
-        return Gone(reader.log.name, reader.counted, rows, age_s)
+        return Gone(reader.log.name, reader.counted, rows, age_s, reader.token)
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None

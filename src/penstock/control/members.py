@@ -53,12 +53,14 @@ class Gone:
         offset: The last one that Spark had surely logged.
         waiting: Rows that waited for it.
         oldest_s: How old the oldest of them was.
+        token: Of the `read_stream` call that made it.
     """
 
     stream: str
     offset: Offset
     waiting: int
     oldest_s: float | None
+    token: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -205,12 +207,14 @@ class Query:
     shed_reason: str | None = None
     """Why its class's shedder chose what it chose, when it last did."""
     closing: tuple[FloatArray, FloatArray] | None = None
-    """Arrivals (on the timer) and rows of its last batch, where the watermark that they moved closes windows in
-    the next."""
+    """Arrivals (on the timer) and rows of its last batch, where the watermark that they moved closes windows
+    in the next."""
     driver: str = ""
     """Which driver's Spark runs it."""
     past: dict[str, Gone] = field(default_factory=dict)
     """Readers that are gone: they stay in the books."""
+    left_s: float = -math.inf
+    """When its last reader left."""
     tail: Tail = field(default_factory=Tail)
     dropped: float = 0.0
     """Rows that Spark's watermark dropped as late, since the control plane began."""

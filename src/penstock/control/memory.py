@@ -39,6 +39,10 @@ class CostMemory:
             query.cost.restore(known["cost"])
             query.largest_rows = known["largest_rows"]
 
+    def forget(self, query: str) -> None:
+        """A query is gone for good."""
+        self._known.pop(query, None)
+
     def beat(self, queries: Mapping[str, Query], now_s: float) -> None:
         """Writes what was learned since the last time, not more than once a second."""
         batches = sum(query.batches for query in queries.values())

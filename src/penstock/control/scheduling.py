@@ -103,6 +103,10 @@ class Scheduler:
         self._replays: dict[str, float] = {}
         """By query that waits to run a batch again, when it last asked for a slot."""
 
+    def forget(self, query: str) -> None:
+        """A query is gone for good."""
+        self._replays.pop(query, None)
+
     def beat(self, passed_s: float) -> None:
         """Time has passed."""
         if held := len(self._held()):
@@ -412,7 +416,7 @@ class Scheduler:
 
     def floor_s(self, cls: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""
-        queries = [q for q in self._queries.values() if q.cost.ready]
+        queries = [q for q in self._queries.values() if q.cost.ready and q.readers]
         mine = [q for q in queries if q.cls == cls]
         if not mine:
             return None

@@ -81,6 +81,11 @@ class ClassShedding:
         self._seen: dict[str, Values] = {}
         """By query, what a sample of the rows of its last grant was worth."""
 
+    def forget(self, query: str) -> None:
+        """A query is gone for good."""
+        self._long_s.pop(query, None)
+        self._seen.pop(query, None)
+
     def choose(
         self,
         governed: GovernedClass,

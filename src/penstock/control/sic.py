@@ -163,6 +163,14 @@ class SicLedger:
         """A reader has left."""
         self._sources.get(query, {}).pop(reader, None)
 
+    def forget(self, query: str, tokens: Iterable[str]) -> None:
+        """A query is gone for good; of one whose segment others may still read, the last SIC stays."""
+        self._sources.pop(query, None)
+        for token in tokens:
+            self._tokens.pop(token, None)
+        if query not in self.writers.values():
+            self._known.pop(query, None)
+
     def of(self, query: str, now_s: float) -> QuerySic:
         """A query's SIC now. One that had no batch within a window keeps what it had; one that has stopped
         keeps all that was last known, so that a closing report says which of its streams were silent."""

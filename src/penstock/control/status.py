@@ -45,7 +45,9 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
     queries = {q.key: _query(governor, q) for q in governor.queries.values() if q.cls == name}
     decision = plant.decision
     used_s = governor.turns.used_s[name]
-    rows = {key: sum(q[key] for q in queries.values()) for key in ("offered", "admitted", "shed", "waiting")}
+    gone = {label: totals.to_json() for label, totals in governor.past.of(name).items()}
+    counted = [*queries.values(), *gone.values()]
+    rows = {key: sum(each[key] for each in counted) for key in ("offered", "admitted", "shed", "waiting")}
     ages = [q["oldest_waiting_s"] for q in queries.values() if q["oldest_waiting_s"] is not None]
     sics = [q["sic"] for q in queries.values() if q["sic"] is not None]
     return {
@@ -70,6 +72,7 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float) -> dict[
         "reason": decision.reason if decision is not None else None,
         "floor_s": governor.floor_s(name),
         "queries": queries,
+        "past": gone,
     }
 
 

@@ -1,0 +1,141 @@
+"""A control plane that outlives its queries forgets them, not their rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.control import past
+from penstock.control.changing import change_class
+from penstock.control.memory import CostMemory
+from penstock.control.past import NAMES, OTHERS, QUERIES, READERS, Past
+from penstock.grants.offset import Books, Offset
+
+
+@pytest.fixture
+def cluster(virtual: Any) -> Any:
+    return virtual({"gold": {"target": 4.0, "shedder": "balance-sic"}})
+
+
+def come_and_go(virtual: Any, cluster: Any, log: Any, count: int, seconds: float = 0.2) -> None:
+    """So many queries are there one after the other."""
+    for i in range(count):
+        query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15), seed=i)
+        cluster.run(seconds)
+        cluster.governor.leave(query.connections[query.key])
+        query.stopped = True
+
+
+def test_queries_that_are_gone_do_not_raise_the_floor_of_those_that_are_there(virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": 4.0}})
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    cluster.add("stays", "gold", log, virtual.machine(fixed_s=0.15))
+    cluster.run(20.0)
+    alone_s = cluster.governor.floor_s("gold")
+    for i in range(3):
+        query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15))
+        cluster.run(20.0)
+        assert cluster.governor.queries[query.key].cost.ready
+        cluster.governor.leave(query.connections[query.key])
+        query.stopped = True
+    assert cluster.governor.floor_s("gold") == pytest.approx(alone_s, rel=0.5)
+    change_class(cluster.governor, "gold", {"target": "2s"})
+
+
+def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
+    virtual: Any, cluster: Any
+) -> None:
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    come_and_go(virtual, cluster, log, QUERIES + 8)
+    governor = cluster.governor
+    assert len(governor.queries) == QUERIES
+    assert len(cluster.status()["classes"]["gold"]["queries"]) == QUERIES
+    for held in (governor.sic._sources, governor.sic._known, governor._shedding._long_s):
+        assert "gone0" not in held
+    stays = cluster.add("stays", "gold", log)
+    cluster.run(4.0)
+    assert governor.classes["gold"].plant.decision is not None
+    seen = governor.classes["gold"].cycle
+    observed: list[int] = []
+    before = seen.manager.decide
+    seen.manager.decide = lambda o: (observed.append(o.output_delay_s.size), before(o))[1]
+    cluster.run(4.0)
+    assert set(observed) == {1}, "an observation has an output for each query that is there"
+    assert stays.batches
+
+
+def test_rows_of_queries_that_are_forgotten_stay_in_the_books_of_their_class(
+    virtual: Any, cluster: Any
+) -> None:
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    come_and_go(virtual, cluster, log, QUERIES + 8)
+    found = cluster.status()["classes"]["gold"]
+    gone = found["past"]
+    assert len(gone) == 8
+    admitted = sum(q.batches[-1].offset.books.admitted for q in cluster.queries.values() if q.batches)
+    assert found["admitted"] == admitted
+    assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
+    for each in gone.values():
+        assert each["offered"] == each["admitted"] + each["shed"] + each["waiting"]
+
+
+def test_a_query_that_was_forgotten_and_comes_back_counts_once(virtual: Any, cluster: Any) -> None:
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    come_and_go(virtual, cluster, log, QUERIES + 1, seconds=1.0)
+    assert "gone0" in cluster.status()["classes"]["gold"]["past"]
+    first = cluster.queries["gone0"]
+    cluster.connect(first, "gone0")
+    found = cluster.status()["classes"]["gold"]
+    assert "gone0" in found["queries"]
+    assert "gone0" not in found["past"]
+    assert found["admitted"] == sum(q.offsets[q.key].books.admitted for q in cluster.queries.values())
+
+
+def test_a_query_that_has_just_ended_is_shown_as_it_was(virtual: Any, cluster: Any) -> None:
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    come_and_go(virtual, cluster, log, 2, seconds=1.0)
+    assert set(cluster.status()["classes"]["gold"]["queries"]) == {"gone0", "gone1"}
+
+
+def test_costs_of_queries_that_are_forgotten_leave_the_file(tmp_path: Path, virtual: Any) -> None:
+    cluster = virtual({"gold": {"target": 4.0}})
+    file = tmp_path / "costs.json"
+    cluster.governor._memory = CostMemory(file)
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    come_and_go(virtual, cluster, log, 1, seconds=20.0)
+    assert "gone0" in json.loads(file.read_text())
+    come_and_go(virtual, cluster, log, QUERIES + 1)
+    stays = cluster.add("stays", "gold", log)
+    cluster.run(20.0)
+    assert stays.batches
+    assert "gone0" not in json.loads(file.read_text())
+
+
+def gone(reader: str, admitted: int) -> past.Gone:
+    offset = Offset.initial(reader, {0: 0})
+    return past.Gone("s", Offset(**{**_fields(offset), "books": Books(admitted=admitted)}), 3, None)
+
+
+def _fields(offset: Offset) -> dict[str, Any]:
+    return {name: getattr(offset, name) for name in offset.__slots__}
+
+
+def test_names_beyond_a_number_are_put_together() -> None:
+    books = Past()
+    for i in range(NAMES + 5):
+        books.fold("gold", f"q{i}", {f"r{i}": gone(f"r{i}", 10)})
+    assert len(books.of("gold")) == NAMES + 1
+    assert books.of("gold")[OTHERS].admitted == 50
+    assert sum(totals.offered for totals in books.of("gold").values()) == 13 * (NAMES + 5)
+
+
+def test_the_readers_that_may_come_back_are_bounded() -> None:
+    books = Past()
+    for i in range(READERS + 2):
+        books.fold("gold", "q", {f"r{i}": gone(f"r{i}", 1)})
+    for name in ("r0", f"r{READERS + 1}"):
+        books.comes_back(name)
+    assert books.of("gold")["q"].readers == READERS + 1, "the longest gone is not known any more"
