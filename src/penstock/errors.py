@@ -24,6 +24,10 @@ class InvalidInputError(PenstockError):
         super().__init__(f"{rule}; got {got}; hint: {hint}")
 
 
+class RefusedError(InvalidInputError):
+    """A running query is ended on purpose: it cannot be governed as it is."""
+
+
 class UnknownNameError(InvalidInputError):
     """A name is not among the known ones; the nearest is suggested."""
 

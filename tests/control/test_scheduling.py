@@ -11,6 +11,7 @@ import pytest
 from penstock.control.cost import CostModel
 from penstock.control.demand import SLACK_FRACTION
 from penstock.control.granting import OLD_TARGETS, warn_of_late
+from penstock.control.guard import Guard
 from penstock.control.members import Lease, Query, Tail
 from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
@@ -58,7 +59,17 @@ class Stage:
             return q.waiting
 
         self.scheduler = Scheduler(
-            classes, queries, turns, capacity, slots, False, look, lambda _: 0.0, self.timer, Paths({}, {})
+            classes,
+            queries,
+            turns,
+            capacity,
+            slots,
+            False,
+            look,
+            lambda _: 0.0,
+            self.timer,
+            Paths({}, {}),
+            Guard(self.timer),
         )
         self.ends_s = self.first.cost.batch_s(ROWS)
 
@@ -245,6 +256,7 @@ class Three:
             lambda at_s: self.timer() - at_s,
             self.timer,
             Paths({}, {}),
+            Guard(self.timer),
         )
 
     def _look(self, q: Query) -> Any:

@@ -19,8 +19,9 @@ from tests.waits import PATIENCE_S, until
 
 from penstock.config import load_flow_config
 from penstock.control.client import ControlClient, ControlSilentError
+from penstock.control.operations import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
 from penstock.control.rundir import read_run
-from penstock.control.server import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
+from penstock.control.server import ControlServer
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.log.embedded import EmbeddedLog
@@ -49,7 +50,7 @@ class Control:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(start).encode() + b"\n")
         self.process.stdin.flush()
-        until(lambda: self.path.exists() or self.process.poll() is not None)
+        until(lambda: ControlServer.answers(self.address) or self.process.poll() is not None)
         self.clients: list[ControlClient] = []
 
     def client(self) -> ControlClient:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInputError
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan, kept_buckets, kept_rows, opened, plan_for
+from penstock.grants.plan import KEEP_ALL, SCALE, Plan, grant_seed, kept_buckets, kept_rows, opened, plan_for
 
 SEGMENT_ROWS = 100
 fractions = st.floats(0.0, 1.0)
@@ -144,3 +144,10 @@ def test_a_keep_fraction_outside_0_and_1_is_refused(keep: float) -> None:
 def test_sampling_by_key_is_refused_on_a_stream_without_one() -> None:
     with pytest.raises(InvalidInputError, match=r"sampling by key needs a stream with a key; .* declare key"):
         plan_for(0.5, "key", 1)
+
+
+def test_the_seed_of_a_grant_does_not_depend_on_the_version_of_python() -> None:
+    """Offsets that a run recorded are compared with those of later runs."""
+    assert [grant_seed(7, grant) for grant in (1, 2, 1_000)] == [1329792355, 2000695030, 446689685]
+    assert len({grant_seed(7, grant) for grant in range(2_000)}) == 2_000
+    assert grant_seed(8, 1) != grant_seed(7, 1)

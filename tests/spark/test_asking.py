@@ -142,7 +142,7 @@ def test_by_itself_it_goes_on_with_as_many_sources_as_its_last_grant_had(
     asking, _ = waiting_asking(folder)
     grant = {"end": {"0": 10, "1": 5}, "late": {}, "plan": KEEP_ALL.to_json(), "sources": 3}
     with monkeypatch.context() as answered:
-        answered.setattr(asking, "_request", lambda *_: grant)
+        answered.setattr(asking._client, "request", lambda *_: grant)
         first = asking.ask(start(), ENDS)
     assert first is not None
     assert first.sources == 3
@@ -188,6 +188,34 @@ def test_a_control_plane_that_hangs_is_left_behind_and_tried_again_each_time(
                 batches += 1
         assert taken(Given(offset.end, {}, KEEP_ALL), start()) <= 3 * (FIRST_ROWS + 1)
         asking.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"{}", b'{"end": 5, "late": {}, "plan": {}}', b'{"end": {"0": "x"}, "late": {}}', b"nonsense"]
+)
+def test_answers_that_cannot_be_understood_are_as_good_as_none(folder: Path, answer: bytes) -> None:
+    def serve(listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rwb") as lines:
+                for _ in lines:
+                    lines.write(answer + b"\n")
+                    lines.flush()
+
+    with hanging(folder, 100) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        asking, _ = waiting_asking(folder, fail_open_after_s=0.3)
+        while (given := asking.ask(start(), ENDS)) is None:
+            pass
+        assert given.ungoverned
+        asking.planned(advanced(start(), given), FIRST_ROWS)
+        asking.close()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
 
 
 def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(

@@ -71,7 +71,13 @@ class ControlClient:
             raise ControlSilentError(
                 f"the control plane at {self.address} answers; got {error!r}; hint: is it running?"
             ) from error
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            self.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers in JSON; got {line[:60]!r}; hint: restart it"
+            ) from error
         if "error" in answer:
             refused = answer["error"]
             raise InvalidInputError(refused["rule"], refused["got"], refused["hint"])

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from penstock.control.backlog import Waiting, profile
 from penstock.control.classes import GovernedClass
+from penstock.control.guard import Guard
 from penstock.control.members import Query
 from penstock.control.paths import Paths
 from penstock.control.turns import Turn
-from penstock.model import BatchTiming, Grant, WaitingRows
+from penstock.model import BatchTiming, Decision, Grant, WaitingRows
 
 
 class Decider:
@@ -25,6 +26,7 @@ class Decider:
         turn_of: How long grants of a class's queries may be.
         clock: Seconds since the epoch.
         timer: Seconds that never go back.
+        guard: Calls the managers.
     """
 
     def __init__(
@@ -36,9 +38,10 @@ class Decider:
         turn_of: Callable[[str], Turn],
         clock: Callable[[], float],
         timer: Callable[[], float],
+        guard: Guard,
     ) -> None:
         self._classes, self._queries, self._look, self._turn_of = classes, queries, look, turn_of
-        self._paths, self._clock, self._timer = paths, clock, timer
+        self._paths, self._clock, self._timer, self._guard = paths, clock, timer, guard
 
     def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Grant:
         """What the class's manager lets in of what waits for this query."""
@@ -70,7 +73,21 @@ class Decider:
     def step(
         self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None
     ) -> None:
-        """One turn of a class's cycle; `query` is the one to be granted, if there is one."""
+        """One turn of a class's cycle; `query` is the one to be granted, if there is one.
+
+        A manager that raises an exception sheds nothing, and is asked again at the next turn.
+        """
+        plant = governed.plant
+        self._guard.call(
+            f"class {governed.name}: its manager {governed.config.manager}",
+            lambda: self._step(governed, query, waiting, batch),
+            lambda error: plant.apply(Decision(plant.next_id - 1, 1.0, f"the manager failed: {error!r}")),
+            "nothing is shed until it decides",
+        )
+
+    def _step(
+        self, governed: GovernedClass, query: Query | None, waiting: WaitingRows, batch: BatchTiming | None
+    ) -> None:
         queries = sorted((q for q in self._queries.values() if q.cls == governed.name), key=lambda q: q.key)
         waiting_rows = {q.key: self._look(q).rows for q in queries if q.readers and q is not query}
         if query is not None and query.waiting is not None:

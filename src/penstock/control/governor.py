@@ -18,6 +18,7 @@ from penstock.control.classes import GovernedClass, RunRecorder, check_stream, f
 from penstock.control.cost import CostModel
 from penstock.control.deciding import Decider
 from penstock.control.granting import carried, lease_of, most_rows, row_limit, same_cut, tick_of, warn_of_late
+from penstock.control.guard import Guard
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
@@ -26,15 +27,15 @@ from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
 from penstock.control.segments import Segments
-from penstock.control.shedding import ClassShedding
+from penstock.control.shedding import Chosen, ClassShedding
 from penstock.control.sic import SicLedger
 from penstock.control.sightings import Sightings
 from penstock.control.turns import Turns
-from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.errors import InvalidInputError, RefusedError, UnknownNameError
 from penstock.grants.offset import Offset
-from penstock.grants.plan import Plan, Sampling, plan_for
+from penstock.grants.plan import Plan, Sampling, grant_seed, plan_for
 from penstock.log.protocol import StreamLog
-from penstock.model import NO_ROWS
+from penstock.model import NO_ROWS, Grant
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Governor:
     ) -> None:
         self.config, self.clock, self.timer, self.recorder = config, clock, timer, recorder
         self._memory = memory or CostMemory()
-        self._sightings = Sightings(clock, timer)
+        self._sightings, self._guard = Sightings(clock, timer), Guard(timer)
         self.capacity = Redistribution(
             config.capacity.build_policy(), list(config.query_classes().values()), every=1
         )
@@ -95,10 +96,18 @@ class Governor:
             self._age_s,
             timer,
             self.paths,
+            self._guard,
         )
         self._divided_s = timer()
         self._decider = Decider(
-            self.classes, self.queries, self.paths, self._look, self._scheduler.turn_of, self.clock, timer
+            self.classes,
+            self.queries,
+            self.paths,
+            self._look,
+            self._scheduler.turn_of,
+            self.clock,
+            timer,
+            self._guard,
         )
         self.started_s = self._last_s = timer()
         self._grants = 0
@@ -267,7 +276,7 @@ class Governor:
         query = self.queries[reader.query]
         for name in (reader.token, reader.id):
             if name in self.forbidden:  # once: it ends the query, and the next one may be as it should
-                raise InvalidInputError(*self.forbidden.pop(name))
+                raise RefusedError(*self.forbidden.pop(name))
         query.asked_s = self.timer()
         if query.lease is not None:
             return same_cut(query.lease, reader)
@@ -413,14 +422,12 @@ class Governor:
         grant = self._decider.grant(query, waiting, turn, self.shedding)
         decided, chosen = cut(waiting, grant, row_limit(query, turn)), None
         if self.shedding and not query.draining:
-            others = [q for q in self.queries.values() if q.cls == query.cls and q.readers and q is not query]
-            class_turn = self._scheduler.turn_of(query.cls)
-            chosen = self._shedding.choose(governed, query, others, grant, class_turn, most_rows(query))
+            chosen = self._choose(governed, query, grant)
         if chosen is not None:
             decided = chosen.cut
             query.shed_reason = chosen.decision.reason
-            if self.recorder is not None and governed.shedder is not None:
-                line = shed_line(query, governed.shedder.name, chosen, self.clock())
+            if self.recorder is not None:
+                line = shed_line(query, str(governed.config.shedder), chosen, self.clock())
                 self.recorder.record_shedding(line)
         target_s = governed.plant.cls.delay_target_s
         warn_of_late(query, self._age_s(waiting.oldest_s), target_s, decided.late_rows)
@@ -432,11 +439,22 @@ class Governor:
             query.lease.planned_s = query.cost.batch_s(chosen.rows)
         return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, carried(reader), tick=True)
 
+    def _choose(self, governed: GovernedClass, query: Query, grant: Grant) -> Chosen | None:
+        """What the class's shedder keeps of a query; `None` where it has no word in it."""
+        others = [q for q in self.queries.values() if q.cls == query.cls and q.readers and q is not query]
+        turn, most = self._scheduler.turn_of(query.cls), most_rows(query)
+        return self._guard.call(
+            f"class {query.cls}: its shedder {governed.config.shedder}",
+            lambda: self._shedding.choose(governed, query, others, grant, turn, most),
+            lambda _: None,
+            "rows are sampled as the manager says",
+        )
+
     def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:
         self._grants += 1
         sampling: Sampling = governed.config.sampling
         # a cohort of keys is meant to last; rows and segments are drawn anew in every grant
-        seed = self.config.seed if sampling == "key" else hash((self.config.seed, self._grants)) & 0x7FFFFFFF
+        seed = self.config.seed if sampling == "key" else grant_seed(self.config.seed, self._grants)
         buckets = min(reader.log.key_buckets for reader in query.readers.values())
         return plan_for(keep, sampling, seed, buckets)
 
@@ -466,7 +484,13 @@ class Governor:
     def divide(self) -> None:
         """Divides the time between the classes anew."""
         since_s, self._divided_s = self.timer() - self._divided_s, self.timer()
-        for name, scale in self._scheduler.redistribute(since_s).items():
+        scales = self._guard.call(
+            f"capacity policy {self.config.capacity.policy}",
+            lambda: self._scheduler.redistribute(since_s),
+            lambda _: {},
+            "the classes keep the shares they have",
+        )
+        for name, scale in scales.items():
             self.classes[name].plant.capacity_scale *= scale
 
     def _divide_every_s(self) -> float:

@@ -43,7 +43,7 @@ class LiveRecorder:
             return
         try:
             write()
-        except OSError as error:
+        except Exception as error:  # whatever it is, a record is not worth a query
             self._ended = True
             self._run.abandon()
             _log.warning("the run is not recorded any further; queries stay governed: %s", error)

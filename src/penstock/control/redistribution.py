@@ -72,6 +72,8 @@ class Redistribution:
         if self._cycles % self._every:
             return None
         uses = [self._use(name) for name in self._classes]
+        for reports in self._reports.values():
+            reports.clear()
         new = dict(self.policy.redistribute(uses))
         scales = {
             name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
@@ -82,8 +84,6 @@ class Redistribution:
             use.name: new[use.name] if use.load > new[use.name] else max(new[use.name], originals[use.name])
             for use in uses
         }
-        for reports in self._reports.values():
-            reports.clear()
         return scales
 
     def _use(self, name: str) -> ClassUse:

@@ -10,6 +10,7 @@ from penstock.control.backlog import Waiting
 from penstock.control.classes import GovernedClass
 from penstock.control.contest import Contest, next_batch_s
 from penstock.control.demand import SLACK_FRACTION, STALE_S, demands_of
+from penstock.control.guard import Guard, T
 from penstock.control.latest import Job, Latest, latest_starts
 from penstock.control.members import Lease, Query
 from penstock.control.paths import Paths
@@ -70,6 +71,7 @@ class Scheduler:
         age_s: How old a row is that arrived at a moment.
         timer: Seconds that never go back.
         paths: Where queries stand on the ways of their rows.
+        guard: Calls the policies.
     """
 
     def __init__(
@@ -84,8 +86,9 @@ class Scheduler:
         age_s: Callable[[float], float],
         timer: Callable[[], float],
         paths: Paths,
+        guard: Guard,
     ) -> None:
-        self._paths = paths
+        self._paths, self._guard = paths, guard
         self._classes, self._queries, self.turns, self._slots = classes, queries, turns, slots
         self._capacity, self._eager = capacity, eager
         self._loads: dict[str, float] = {}
@@ -254,7 +257,8 @@ class Scheduler:
         if won.key != query.key:
             return None
         self._won = None
-        self._inside[query.cls].took(query.key, won.candidates)
+        inside, candidates = self._inside[query.cls], won.candidates
+        self._by_rate(lambda: inside.took(query.key, candidates), lambda _: None)
         busy = {q.cls for q in held if q not in ending}
         return Granted(self.turns.begin(query.cls, won.classes | busy, self._prices(ending)))
 
@@ -291,8 +295,15 @@ class Scheduler:
         )
         cls, able = contest.winner(classes)
         candidates = [_candidate(q) for q in able]
-        key = None if cls is None else self._inside[cls].next_of(candidates)
+        key = None
+        if cls is not None:
+            inside = self._inside[cls]
+            key = self._by_rate(lambda: inside.next_of(candidates), lambda _: able[0].key)
         return _Won(self._timer(), among, key, candidates, classes)
+
+    def _by_rate(self, does: Callable[[], T], otherwise: Callable[[Exception], T]) -> T:
+        """Asks for the order of queries inside a class."""
+        return self._guard.call("highest rate", does, otherwise, "queries of a class go as they are named")
 
     def _within(self) -> set[str]:
         """Classes that usually use no more of the time than they may claim."""

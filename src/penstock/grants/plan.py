@@ -199,6 +199,11 @@ def _toss(seed: int, lane: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[n
         return _mixed((numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP) + salt) >> np.uint64(32)
 
 
+def grant_seed(seed: int, grant: int) -> int:
+    """The seed of a grant's coins: another for each grant, the same in every version of Python."""
+    return int(_toss(seed, 1 << 21, np.array([grant]))[0]) & 0x7FFFFFFF
+
+
 _STEP = 0x9E3779B97F4A7C15
 
 

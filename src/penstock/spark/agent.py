@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
+"""A control plane that starts this slowly is stuck; on a busy machine it takes a few seconds."""
+SILENT_S, PING_TIMEOUT_S, LEAST_PINGS = 10.0, 1.0, 5
+"""A control plane that lives but has not answered for so long, nor so many pings, is replaced."""
 LOOK_EVERY_S = 0.5
 TELL_TIMEOUT_S, REPORT_TIMEOUT_S = 0.2, 1.0
 """So long Spark's events wait for an answer, and its reports on micro-batches: these have their own queue,
@@ -214,6 +217,9 @@ class ControlProcess:
             "record": {"kind": "spark", "flow": json.loads(config.to_json())},
         }
         self._spawned = 0
+        self._pings = ControlClient(self.address, PING_TIMEOUT_S)
+        self._silent_since_s: float | None = None
+        self._unanswered = 0
         _check(config)
         self._process = self._spawn()
 
@@ -228,14 +234,35 @@ class ControlProcess:
         )
 
     def revive(self) -> bool:
-        """Starts another process if this one is dead; returns whether it did."""
-        if self._process.poll() is None:
+        """Starts another process if this one is dead, or does not answer; returns whether it did."""
+        if self._process.poll() is not None:
+            _log.warning("the control plane ended with %s; starting another", self._process.returncode)
+        elif self._is_stuck():
+            _log.warning("the control plane has not answered for %g s; starting another", SILENT_S)
+            self._process.kill()
+            self._process.wait()
+        else:
             return False
-        _log.warning("the control plane ended with %s; starting another", self._process.returncode)
+        self._pings.close()
+        self._silent_since_s, self._unanswered = None, 0
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process = self._spawn()
         return True
+
+    def _is_stuck(self) -> bool:
+        """Whether the process lives and answers nobody. Queries would go on ungoverned for ever."""
+        asked_s = time.monotonic()
+        try:
+            self._pings.request({"op": "ping"})
+        except ControlSilentError:
+            self._unanswered += 1
+            self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
+            # a driver that was itself stopped for long has not heard of answers either: hence the number
+            silent_s = time.monotonic() - self._silent_since_s
+            return silent_s >= SILENT_S and self._unanswered >= LEAST_PINGS
+        self._silent_since_s, self._unanswered = None, 0
+        return False
 
     @property
     def pid(self) -> int:
@@ -260,13 +287,16 @@ class ControlProcess:
                 return process
             except ControlSilentError:
                 if process.poll() is not None or time.monotonic() > deadline:
+                    code = process.poll()
+                    process.kill()  # one that comes up later would serve nobody
                     raise PenstockError(
-                        f"the control plane starts; got exit code {process.poll()}; hint: see its message"
+                        f"the control plane starts; got exit code {code}; hint: see its message"
                     ) from None
                 time.sleep(0.02)
 
     def stop(self) -> None:
         """Ends it and waits until its run directory is closed."""
+        self._pings.close()
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.control.client import ControlClient, ControlSilentError
 from penstock.grants.offset import Offset
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.spark.source import SourceOptions
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIRST_ROWS = 1000
 """Rows that a source gives itself at least: when it never had a grant, or only small ones."""
@@ -64,21 +66,23 @@ class Asking:
         """The next grant after `start`; `None` when there is none yet."""
         message = {"op": "ask", "reader": start.reader, "start": start.to_json(), "all": take_all}
         try:
-            answer = self._request(start, message)
+            return self._request(start, message, self._understood)
         except ControlSilentError as silent:
             return self._answer_alone(start, ends, silent)
+
+    def _understood(self, answer: Mapping[str, Any]) -> Given | None:
         self.leads = answer.get("leads", True)
         if answer.get("wait"):
             return None
-        end = {int(p): position for p, position in answer["end"].items()}
-        late = {int(p): position for p, position in answer["late"].items()}
-        self._sources = answer.get("sources", 1)
+        end = {int(p): int(position) for p, position in answer["end"].items()}
+        late = {int(p): int(position) for p, position in answer["late"].items()}
+        self._sources = int(answer.get("sources", 1))
         return Given(end, late, Plan.from_json(answer["plan"]), sources=self._sources)
 
     def finish(self, start: Offset) -> None:
         """Says that it wants no further grant, if somebody listens."""
         with suppress(ControlSilentError):
-            self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()})
+            self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()}, dict)
 
     def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> None:
         """Says that Spark plans a batch; waits until its tasks may have the cores.
@@ -101,14 +105,17 @@ class Asking:
         }
         while True:
             try:
-                if self._request(offset, message)["go"]:
+                if self._request(offset, message, lambda answer: bool(answer["go"])):
                     return
             except ControlSilentError:
                 if self._silent_s() >= self.options.fail_open_after_s:
                     return
                 self._pause(PAUSE_S)
 
-    def _request(self, offset: Offset, message: dict) -> dict:
+    def _request(
+        self, offset: Offset, message: Mapping[str, Any], understood: Callable[[Mapping[str, Any]], T]
+    ) -> T:
+        """Asks, as one that has joined; an answer that cannot be understood is as good as none."""
         if self._silent_since_s is None:
             self._silent_since_s = self._timer()
         left_s = self.options.fail_open_after_s - self._silent_s()
@@ -135,11 +142,17 @@ class Asking:
             self._client.request(hello, timeout_s)
             self._joined = True
         answer = self._client.request({**message, "timeout_s": timeout_s}, timeout_s)
+        try:
+            meant = understood(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ControlSilentError(
+                f"an answer is a grant; got {error!r}; hint: restart the control plane"
+            ) from error
         self._silent_since_s = None
         if self._alone:
             _log.warning("query %s: the control plane answers again", self.options.query)
             self._alone = False
-        return answer
+        return meant
 
     def _answer_alone(
         self, start: Offset, ends: Mapping[int, int], silent: ControlSilentError

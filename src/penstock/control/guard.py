@@ -1,0 +1,49 @@
+"""Calls policies. One that raises an exception takes no query with it: Penstock goes on without its word."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+_log = logging.getLogger(__name__)
+
+SAY_EVERY_S = 60.0
+"""A policy that fails at every grant is said so often, with the number of its failures."""
+
+T = TypeVar("T")
+
+
+class Guard:
+    """Catches what policies raise, and says it.
+
+    Args:
+        timer: Seconds that never go back.
+    """
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        self._timer = timer
+        self._said_s: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+
+    def call(self, who: str, does: Callable[[], T], otherwise: Callable[[Exception], T], instead: str) -> T:
+        """The result of a policy's method, or another one if that raises an exception.
+
+        Args:
+            who: The policy, as a user knows it.
+            does: Calls it.
+            otherwise: What holds without it.
+            instead: The same, for the log.
+        """
+        try:
+            return does()
+        except Exception as error:
+            self._say(who, instead)
+            return otherwise(error)
+
+    def _say(self, who: str, instead: str) -> None:
+        self._failures[who] = self._failures.get(who, 0) + 1
+        now_s = self._timer()
+        if now_s - self._said_s.get(who, -SAY_EVERY_S) >= SAY_EVERY_S:
+            self._said_s[who] = now_s
+            _log.exception("%s failed (%d times so far); %s", who, self._failures[who], instead)

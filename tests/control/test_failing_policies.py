@@ -1,0 +1,173 @@
+"""A manager, shedder or capacity policy that raises whatever exception never ends a query."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.control.guard import SAY_EVERY_S, Guard
+from penstock.control.recording import LiveRecorder
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.policies.load import LOAD_MANAGERS
+from penstock.policies.scheduling import CAPACITY_POLICIES, HighestRate
+from penstock.policies.shedding import SHEDDERS
+from penstock.testing import ManualClock
+
+ERRORS = [
+    ValueError("v"),
+    KeyError("k"),
+    TypeError("t"),
+    AttributeError("a"),
+    IndexError("i"),
+    ZeroDivisionError("z"),
+    OverflowError("o"),
+    RuntimeError("r"),
+    RecursionError("deep"),
+    MemoryError("m"),
+    OSError("disk"),
+    PenstockError("p"),
+    InvalidInputError("a rule", "got", "hint"),
+]
+SETTINGS: dict[str, dict[str, Any]] = {"semantic": {"utility": "value"}, "window": {"size": "100ms"}}
+
+
+def raising(*errors: Exception) -> Callable[..., Any]:
+    """A method that raises one of these after the other."""
+    turns = itertools.cycle(errors)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise next(turns)
+
+    return fails
+
+
+def overloaded(virtual: Any, **settings: Any) -> Any:
+    """A cluster with two queries of one class that gets three times what it can process."""
+    cluster = virtual({"gold": {"target": 2.0, **settings}, "bulk": {"target": 8.0}})
+    rate_per_s = 1.5 * virtual.machine().capacity_per_s(2.0)
+    for i in range(2):
+        cluster.add(f"q{i}", "gold", virtual.stream(cluster, rate_per_s, key="sensor"), seed=i)
+    cluster.run(8.0)
+    return cluster
+
+
+def check_goes_on(virtual: Any, cluster: Any, seconds: float = 6.0) -> None:
+    """Queries have batches while something fails, and their books are right."""
+    before = {key: len(query.batches) for key, query in cluster.queries.items()}
+    cluster.run(seconds)
+    for key, query in cluster.queries.items():
+        assert len(query.batches) > before[key]
+    virtual.check_books(cluster)
+
+
+@pytest.mark.parametrize("manager", sorted(LOAD_MANAGERS))
+def test_a_manager_that_fails_sheds_nothing_and_is_asked_again(
+    virtual: Any, manager: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = overloaded(virtual, manager=manager)
+    cycle = cluster.governor.classes["gold"].cycle
+    with monkeypatch.context() as failing:
+        failing.setattr(cycle.manager, "decide", raising(*ERRORS))
+        cluster.run(2.0)  # of a manager with a period, the next decision
+        count = {key: len(query.batches) for key, query in cluster.queries.items()}
+        check_goes_on(virtual, cluster)
+        for key, query in cluster.queries.items():
+            assert all(b.books.shed == 0 for b in query.batches[count[key] :])
+        assert "the manager failed" in cluster.status()["classes"]["gold"]["reason"]
+    check_goes_on(virtual, cluster)
+    assert "the manager failed" not in cluster.status()["classes"]["gold"]["reason"]
+
+
+@pytest.mark.parametrize("answer", [None, 0.5, "text", {}], ids=str)
+def test_a_manager_that_answers_nonsense_sheds_nothing(
+    virtual: Any, answer: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = overloaded(virtual)
+    monkeypatch.setattr(cluster.governor.classes["gold"].cycle.manager, "decide", lambda _: answer)
+    check_goes_on(virtual, cluster)
+
+
+@pytest.mark.parametrize("shedder", sorted(SHEDDERS))
+def test_a_shedder_that_fails_leaves_the_choice_to_coins(
+    virtual: Any, shedder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = overloaded(virtual, shedder=shedder, shedder_settings=SETTINGS.get(shedder, {}))
+    governed = cluster.governor.classes["gold"]
+    monkeypatch.setattr(governed.shedder, "decide", raising(*ERRORS), raising=False)
+    check_goes_on(virtual, cluster)
+    assert sum(q.batches[-1].offset.books.sampled for q in cluster.queries.values()) > 0
+
+
+@pytest.mark.parametrize("name", ["name", "knows_probability"])
+def test_a_shedder_whose_properties_fail_does_not_end_a_query(
+    virtual: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = overloaded(virtual, shedder="random")
+    kind = type(cluster.governor.classes["gold"].shedder)
+    monkeypatch.setattr(kind, name, property(raising(ValueError("v"))), raising=False)
+    check_goes_on(virtual, cluster)
+
+
+@pytest.mark.parametrize("policy", sorted(CAPACITY_POLICIES))
+def test_a_capacity_policy_that_fails_leaves_shares_as_they_are(
+    virtual: Any, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = virtual({"gold": {"target": 2.0}, "bulk": {"target": 8.0}}, capacity={"policy": policy})
+    for name in ("gold", "bulk"):
+        cluster.add(name, name, virtual.stream(cluster, 30_000.0))
+    cluster.run(8.0)
+    kind = type(cluster.governor.capacity.policy)
+    monkeypatch.setattr(kind, "redistribute", raising(*ERRORS))
+    shares = dict(cluster.governor.capacity.shares)
+    check_goes_on(virtual, cluster)
+    assert cluster.governor.capacity.shares == shares
+    assert not any(cluster.governor.capacity._reports.values()), "what it was told does not pile up"
+
+
+@pytest.mark.parametrize("method", ["next_of", "took"])
+def test_an_order_inside_a_class_that_fails_starves_nobody(
+    virtual: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = overloaded(virtual)
+    monkeypatch.setattr(HighestRate, method, raising(KeyError("k")))
+    before = sum(len(query.batches) for query in cluster.queries.values())
+    cluster.run(6.0)
+    assert sum(len(query.batches) for query in cluster.queries.values()) > before
+    virtual.check_books(cluster)
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), ValueError("v"), InvalidInputError("r", "g", "h")])
+def test_a_record_that_fails_is_cut_off_and_ends_no_query(
+    virtual: Any, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        abandoned = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return raising(error)
+
+        def abandon(self) -> None:
+            self.abandoned += 1
+
+    broken = Broken()
+    recorder = LiveRecorder(broken)  # type: ignore[arg-type]
+    recorder.record_sic({"a": np.nan})
+    recorder.record(None)  # type: ignore[arg-type]
+    assert broken.abandoned == 1
+    assert caplog.text.count("not recorded any further") == 1
+
+
+def test_a_policy_that_fails_at_every_grant_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    timer = ManualClock(0.0)
+    guard = Guard(timer)
+    for _ in range(100):
+        assert guard.call("the manager", raising(ValueError("v")), str, "no shedding") == "v"
+        timer.advance(SAY_EVERY_S / 50)
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(said) == 2
+    assert "the manager failed (51 times so far); no shedding" in said[1]

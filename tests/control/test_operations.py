@@ -1,0 +1,109 @@
+"""Messages to a control plane: a sender's mistake is refused, an error of Penstock ends no query."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.config import load_flow_config
+from penstock.control.governor import Governor
+from penstock.control.server import ControlServer
+from penstock.errors import InvalidInputError, PenstockError
+from penstock.grants.offset import Offset
+from penstock.log.embedded import EmbeddedLog
+from penstock.testing import ManualClock
+
+ERRORS = [ValueError("v"), KeyError("k"), TypeError("t"), ZeroDivisionError("z"), PenstockError("p")]
+ERRORS += [InvalidInputError("a rule of some policy", "got", "hint")]
+
+
+class Desk:
+    """A control plane whose socket is left out."""
+
+    def __init__(self, folder: Path) -> None:
+        config = load_flow_config({"log": folder, "classes": {"gold": {"target": "2s"}}})
+        self.governor = Governor(config, ManualClock(1e6), ManualClock(1.0))
+        self.server = ControlServer(f"unix://{folder}/socket", self.governor)
+        with EmbeddedLog.create(folder / "stream", pa.schema([("v", pa.int64())])) as log:
+            log.append(pa.record_batch({"v": pa.array(range(10), pa.int64())}))
+        self.start = Offset.initial("r", {0: 0}).to_json()
+        names = dict.fromkeys(("query", "name", "slot", "token"), "")
+        self.hello = {"op": "hello", **names, "cls": "gold", "log": str(folder / "stream")}
+        self.say({**self.hello, "offset": self.start})
+
+    def say(self, message: Any) -> dict[str, Any]:
+        text = message if isinstance(message, str) else json.dumps({"v": 1, **message})
+        return asyncio.run(self.server._answer(self, text.encode()))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(("op", "method"), [("ask", "answer"), ("ask", "ask"), ("planned", "planned")])
+def test_a_source_hears_nothing_of_an_error_inside_so_that_it_goes_on_by_itself(
+    desk: Desk, op: str, method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(desk.governor, method, fails)
+    message = {"op": op, "reader": "r", "start": desk.start, "offset": desk.start, "admitted": 0}
+    with pytest.raises(type(error)):  # the connection ends: silence, to a source
+        desk.say(message)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_a_user_is_told_of_an_error_inside(
+    desk: Desk, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(desk.governor, "config_now", fails)
+    assert "error" in desk.say({"op": "config"})
+
+
+def test_a_refusal_that_is_meant_ends_the_query(desk: Desk) -> None:
+    why = {"rule": "a governed query has the default trigger", "got": "5 seconds", "hint": "leave it out"}
+    assert desk.say({"op": "forbid", "token": "", "reader": "r", **why}) == {"ok": True}
+    assert desk.say({"op": "ask", "reader": "r", "start": desk.start})["error"] == why
+
+
+def test_a_reader_that_has_gone_is_to_say_hello_again(desk: Desk) -> None:
+    desk.governor.leave(desk)
+    with pytest.raises(ConnectionResetError, match="has not joined"):
+        desk.say({"op": "ask", "reader": "r", "start": desk.start})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"op": "ask"},
+        {"op": "ask", "reader": "r", "start": 5},
+        {"op": "ask", "reader": "r", "start": {}},
+        {"op": "planned", "reader": "r", "admitted": 1},
+        '{"v": 1, "op": "dropped", "batch": Infinity, "rows": []}',
+        '{"v": 1, "op": "dropped", "batch": NaN, "rows": []}',
+        {"op": "dropped", "batch": 1, "rows": [[1]]},
+        {"op": "last_stage", "tokens": 5},
+        {"op": "change", "cls": "gold", "changes": 5},
+        {"op": "nothing"},
+        "[]",
+        "{",
+    ],
+    ids=str,
+)
+def test_a_message_that_is_not_understood_is_refused(desk: Desk, message: Any) -> None:
+    assert set(desk.say(message)["error"]) == {"rule", "got", "hint"}
+
+
+def test_a_ping_is_answered(desk: Desk) -> None:
+    assert desk.say({"op": "ping"}) == {"ok": True}
