@@ -67,6 +67,7 @@ class VirtualCluster:
         seed: int = 1,
         *,
         token: str = "",
+        offsets: Mapping[str, Offset] | None = None,
         available_now: bool = False,
         source: MakeSource | None = None,
     ) -> SimulatedQuery:
@@ -79,6 +80,7 @@ class VirtualCluster:
             machine: What its batches take.
             seed: Of their noise.
             token: By which the driver tells the control plane of it; none where it tells nothing.
+            offsets: By slot, where its readers begin; at the logs' starts by default.
             available_now: Whether it ends when it has read what is there now; nothing is shed then.
             source: Makes its sources; a `GovernedSource` each by default.
         """
@@ -88,11 +90,10 @@ class VirtualCluster:
         )
         self._make[key] = source or self._governed
         for slot, log in given.items():
-            reader = f"{key}-{slot}" if slot else key
-            query.logs[reader], query.attempts[reader] = log, Attempts()
-            positions = {p: log.start(p) for p in range(log.partitions)}
-            query.offsets[reader] = Offset.initial(reader, positions)
-            query.lines[reader] = Line(self, Joining(key, key, cls, slot, token), log)
+            offset = _initial(f"{key}-{slot}" if slot else key, log) if offsets is None else offsets[slot]
+            reader = offset.reader
+            query.logs[reader], query.attempts[reader], query.offsets[reader] = log, Attempts(), offset
+            query.lines[reader] = Line(self, Joining(key, key, cls, slot, token), reader, log)
         self.queries[key] = query
         self.start(query)
         return query
@@ -115,9 +116,8 @@ class VirtualCluster:
 
     def connect(self, query: SimulatedQuery, reader: str) -> None:
         """A reader's connection is lost, and made again."""
-        line = query.lines[reader]
-        line.close(reader)
-        line.connect(query.offsets[reader])
+        query.sources[reader].lose()
+        query.sources[reader].connect(query.offsets[reader])
 
     def stop(self, query: SimulatedQuery) -> None:
         """A query ends, in whatever it does; a batch that runs is not done."""
@@ -134,8 +134,8 @@ class VirtualCluster:
         if query.life is not None:
             query.life.close()
         query.life, query.stopped, query.error = None, True, error
-        for reader, source in query.sources.items():
-            source.close(reader)
+        for source in query.sources.values():
+            source.close()
         query.sources.clear()
 
     # -- the control plane ----------------------------------------------------------------------
@@ -172,8 +172,8 @@ class VirtualCluster:
     def hush(self) -> None:
         """The control plane falls silent: all connections are lost."""
         for query in self.queries.values():
-            for reader, line in query.lines.items():
-                line.close(reader)
+            for source in query.sources.values():
+                source.lose()
         self.silent = True
 
     def speak(self, config: FlowConfig | None = None, *, anew: bool = False) -> None:
@@ -262,3 +262,7 @@ class VirtualCluster:
         """Tells the observers."""
         for observer in self.observers:
             observer(Event(self.timer(), kind, reader, data))
+
+
+def _initial(reader: str, log: StreamLog) -> Offset:
+    return Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})

@@ -72,11 +72,12 @@ class Line:
     Args:
         host: The cluster.
         joining: Who joins.
+        reader: The source's reader.
         log: The stream that the source reads.
     """
 
-    def __init__(self, host: Host, joining: Joining, log: StreamLog) -> None:
-        self.host, self.joining, self.log = host, joining, log
+    def __init__(self, host: Host, joining: Joining, reader: str, log: StreamLog) -> None:
+        self.host, self.joining, self.reader, self.log = host, joining, reader, log
         self.connection: object = None
         self.leads = True
         """Whether its last question could open a grant of its query."""
@@ -92,7 +93,7 @@ class Line:
             self.connection = object()
             governor.join(self.joining, self.log, self.connection, offset)
             self._governor = governor
-            self.host.tell("joined", offset.reader, offset=offset.to_json())
+            self.host.tell("joined", self.reader, offset=offset.to_json())
         return governor
 
     def ask(self, start: Offset, take_all: bool = False) -> Waits[Answer | None]:
@@ -102,7 +103,7 @@ class Line:
             start: Where the reader stands.
             take_all: Whether its query runs under AvailableNow.
         """
-        governor, reader = self.connect(start), start.reader
+        governor, reader = self.connect(start), self.reader
         self.host.tell("asked", reader, start=start.to_json(), all=take_all)
         if governor.ask(reader, start):
             self.host.wake()
@@ -122,7 +123,7 @@ class Line:
 
     def planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[None]:
         """Says that Spark plans a batch; takes until the batch may start."""
-        governor, reader = self.connect(offset), offset.reader
+        governor, reader = self.connect(offset), self.reader
         self.host.tell("planned", reader, offset=offset.to_json(), admitted=admitted, aside=set_aside)
         held = False
         while not governor.planned(reader, offset, admitted, set_aside):
@@ -133,16 +134,16 @@ class Line:
 
     def finish(self, start: Offset) -> None:
         """Says that its reader wants no further grant."""
-        self.connect(start).finish(start.reader, start)
-        self.host.tell("finished", start.reader, start=start.to_json())
+        self.connect(start).finish(self.reader, start)
+        self.host.tell("finished", self.reader, start=start.to_json())
         self.host.wake()
 
-    def close(self, reader: str) -> None:
+    def close(self) -> None:
         """The connection ends, for whatever reason: its query's slot is free."""
         governor, self._governor = self._governor, None
         if governor is not None and governor is self.host.governor:
             governor.leave(self.connection)
-            self.host.tell("left", reader)
+            self.host.tell("left", self.reader)
             self.host.wake()
 
     def _hold_s(self, reader: str) -> float:

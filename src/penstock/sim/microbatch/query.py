@@ -62,6 +62,11 @@ class Batch:
     runs: int = 1
 
 
+def numbered(rows: int) -> pa.RecordBatch:
+    """Rows of a segment: a column `value` that counts them."""
+    return pa.record_batch({"value": np.arange(rows)})
+
+
 @dataclass(slots=True, eq=False)
 class SimulatedQuery:
     """One streaming query of one or several readers: asks, plans, runs, asks again.
@@ -79,6 +84,7 @@ class SimulatedQuery:
         available_now: Whether it ends at the logs' ends of its start.
         fails: Says of a batch whether it fails, as one with a row that no operator can read.
         writes: A shared segment that gets the rows of each batch when it is done, with their arrivals.
+        written: Makes so many rows for it.
         batches: All that it ran.
         ticks: Grants without rows, which let Spark close windows.
         stopped: Whether it does not run.
@@ -101,6 +107,7 @@ class SimulatedQuery:
     available_now: bool = False
     fails: Callable[[Mapping[str, Offset]], bool] | None = None
     writes: EmbeddedLog | None = None
+    written: Callable[[int], pa.RecordBatch] = numbered
     batches: list[Batch] = field(default_factory=list)
     ticks: int = 0
     stopped: bool = False
@@ -208,7 +215,7 @@ class SimulatedQuery:
         rows = np.concatenate([b.rows for b in batches]).astype(np.int64)
         arrival_us = np.repeat(((now_s - delays_s) * 1e6).astype(np.int64), rows)
         if arrival_us.size:
-            values = pa.record_batch({"value": np.arange(arrival_us.size)})
+            values = self.written(arrival_us.size)
             self.writes.append(values, key=AppendKey(self.key, self.number), arrival_us=np.sort(arrival_us))
 
 

@@ -60,7 +60,11 @@ class Source(Protocol):
         """`commit`: the batch is done."""
         ...
 
-    def close(self, reader: str) -> None:
+    def lose(self) -> None:
+        """Its connection to the control plane is lost."""
+        ...
+
+    def close(self) -> None:
         """The source's process ends: the query has stopped or crashed."""
         ...
 
@@ -214,8 +218,11 @@ class GovernedSource:
     def commit(self, offset: Offset) -> None:
         """Nothing is trimmed here: no registry has to know."""
 
-    def close(self, reader: str) -> None:
-        self.line.close(reader)
+    def lose(self) -> None:
+        self.line.close()
+
+    def close(self) -> None:
+        self.line.close()
 
 
 def ends_of(log: StreamLog) -> dict[int, int]:
