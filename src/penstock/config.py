@@ -335,11 +335,11 @@ def load_config(
     path = Path(config)
     raw = read_mapping(path, what, "examples/pipelines")
     for key, value in (changes or {}).items():
-        _put(raw, key, value)
+        put(raw, key, value)
     return checked(model, raw, str(path), path.absolute().parent, HINT)
 
 
-def _put(raw: dict[str, Any], key: str, value: Any) -> None:
+def put(raw: dict[str, Any], key: str, value: Any) -> None:
     """Puts a value at a dotted key; what is wrong about the key is said when the whole is checked."""
     *outer, last = key.split(".")
     at: Any = raw

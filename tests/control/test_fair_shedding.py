@@ -11,6 +11,7 @@ from penstock.control.room import LONGEST, MADE_UP, Room, Rooms
 from penstock.control.shedding import Chosen, ClassShedding
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
+from penstock.sim.microbatch import Lab
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 60.0
 CLASS = {"target": TARGET_S, "shedder": "balance-sic"}
@@ -26,7 +27,7 @@ def mean_sics(cluster: Any, names: list[str], seconds: float = MEASURED_S) -> np
     return np.array(found, np.float64)
 
 
-def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class_off(virtual: Any) -> None:
+def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class_off(virtual: Lab) -> None:
     cluster = virtual({"gold": CLASS}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
     busy = [
@@ -41,7 +42,7 @@ def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class
     virtual.check_books(cluster)
 
 
-def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_it(virtual: Any) -> None:
+def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_it(virtual: Lab) -> None:
     cluster = virtual({"gold": {**CLASS, "target": 16.0}}, stw=40.0)
     machine = virtual.machine(noise=0.05)
     per_s = 0.6 / machine.row_s
@@ -60,7 +61,7 @@ def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_
 
 
 def test_rows_behind_a_segment_take_as_much_of_the_window_as_others_and_are_worth_less(
-    virtual: Any, monkeypatch: pytest.MonkeyPatch
+    virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observe, left = Rooms.observe, []
 
@@ -87,7 +88,7 @@ def test_rows_behind_a_segment_take_as_much_of_the_window_as_others_and_are_wort
     assert np.median(worth) < 0.9, "they are worth what their writer kept"
 
 
-def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_writes(virtual: Any) -> None:
+def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_writes(virtual: Lab) -> None:
     bulk = {"target": TARGET_S, "priority": 0.1, "shedder": "random"}
     cluster = virtual({"gold": {**CLASS, "priority": 6.0}, "bulk": bulk}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
@@ -101,7 +102,7 @@ def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_w
 
 
 def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
-    virtual: Any, monkeypatch: pytest.MonkeyPatch
+    virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose, longest = ClassShedding.choose, []
 
@@ -125,7 +126,7 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
     assert np.mean([jain_index(row) for row in found]) >= 0.97
 
 
-def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_batch(virtual: Any) -> None:
+def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_batch(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": 40.0}}, stw=2.0)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0, 300.0))
     cluster.run(100.0)
@@ -135,6 +136,6 @@ def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_ba
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_coins_of_a_class_have_the_seed_of_the_flow(virtual: Any, seed: int) -> None:
+def test_coins_of_a_class_have_the_seed_of_the_flow(virtual: Lab, seed: int) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}}, seed=seed)
     assert cluster.governor.classes["gold"].shedder.seed == seed

@@ -21,6 +21,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import grant_books, select
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
+from penstock.sim.microbatch import Lab
 
 GOLD = {"gold": {"target": "2s"}}
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
@@ -29,7 +30,7 @@ SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
 class Desk:
     """A governor at whose desk single questions are put, with embedded logs and one clock for both times."""
 
-    def __init__(self, virtual: Any, classes: dict[str, dict[str, Any]], **others: Any) -> None:
+    def __init__(self, virtual: Lab, classes: dict[str, dict[str, Any]], **others: Any) -> None:
         self.folder: Path = virtual.folder
         self.open: ExitStack = virtual.open
         self.cluster = virtual(classes, **others)
@@ -90,7 +91,7 @@ def rows(count: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def desk(virtual: Any) -> Desk:
+def desk(virtual: Lab) -> Desk:
     return Desk(virtual, GOLD)
 
 
@@ -386,7 +387,7 @@ def test_rows_of_a_batch_that_was_set_aside_were_not_processed(desk: Desk) -> No
 
 @pytest.mark.parametrize("manager", ["aloma", "seamless", "ctrl"])
 def test_nothing_of_a_query_is_shed_before_its_cost_is_known_whatever_the_manager(
-    virtual: Any, manager: str
+    virtual: Lab, manager: str
 ) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": manager}})
     log = desk.log("readings")
@@ -396,7 +397,7 @@ def test_nothing_of_a_query_is_shed_before_its_cost_is_known_whatever_the_manage
     assert desk.batch("a").plan.keeps_all
 
 
-def test_a_manager_begins_with_the_part_of_the_capacity_that_its_class_has(virtual: Any) -> None:
+def test_a_manager_begins_with_the_part_of_the_capacity_that_its_class_has(virtual: Lab) -> None:
     told = {"target": "2s", "manager": "ctrl", "priority": 3, "settings": {"headroom": 0.2}}
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma", "priority": 6}, "told": told})
     scales = {name: governed.plant.capacity_scale for name, governed in desk.governor.classes.items()}
@@ -413,7 +414,7 @@ def test_a_manager_begins_with_the_part_of_the_capacity_that_its_class_has(virtu
     ],
 )
 def test_a_target_that_cannot_be_met_is_said_once_when_costs_are_known(
-    virtual: Any, caplog: pytest.LogCaptureFixture, target: str, warning: str
+    virtual: Lab, caplog: pytest.LogCaptureFixture, target: str, warning: str
 ) -> None:
     desk = Desk(virtual, {"gold": {"target": target}})
     log, feasibility = desk.log("readings"), Feasibility(desk.governor)
@@ -525,7 +526,7 @@ def test_a_query_that_is_refused_gets_no_grant_and_one_that_is_drained_gets_all_
     assert (dict(answer.end), dict(answer.late), answer.plan.keeps_all) == ({0: 50}, {0: 0}, True)
 
 
-def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtual: Any) -> None:
+def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtual: Lab) -> None:
     desk = Desk(virtual, {**GOLD, "bulk": {"target": "30s"}, "keyed": {"target": "2s", "sampling": "key"}})
     log = desk.log("readings")
     with pytest.raises(UnknownNameError, match="class must be one of bulk, gold, keyed; got 'golden'"):
@@ -544,7 +545,7 @@ def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtu
     assert desk.governor.classes["gold"].config.sampling == "auto"
 
 
-def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
+def test_a_class_can_change_while_it_runs(virtual: Lab) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma"}, "bulk": {"target": "30s"}})
     governor = desk.governor
     before = governor.classes["gold"].period_s
@@ -565,7 +566,7 @@ def test_a_class_can_change_while_it_runs(virtual: Any) -> None:
     "changes",
     [{"target": "-1s"}, {"priority": 0}, {"manager": "alomma"}, {"targt": "2s"}, {"settings": {"x": 1}}],
 )
-def test_a_change_that_breaks_a_rule_changes_nothing(virtual: Any, changes: dict[str, Any]) -> None:
+def test_a_change_that_breaks_a_rule_changes_nothing(virtual: Lab, changes: dict[str, Any]) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s"}, "bulk": {"target": "2s"}})
     before = desk.governor.classes["gold"]
     with pytest.raises(InvalidInputError):
@@ -586,7 +587,7 @@ THREE = {
 }
 
 
-def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Any) -> None:
+def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Lab) -> None:
     desk = Desk(virtual, THREE)
     hot = desk.log("hot")
     desk.governor.share(str(hot.directory), "silver")
@@ -606,7 +607,7 @@ def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Any) -> None:
     assert desk.governor.segments.owned("gold") == [str(hot.directory)], "a refusal changes nothing"
 
 
-def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(virtual: Any) -> None:
+def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(virtual: Lab) -> None:
     desk = Desk(virtual, THREE)
     readings, hot = desk.log("readings"), desk.log("hot")
     desk.join("writer", readings, "gold")
@@ -621,7 +622,7 @@ def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(vir
         remove_class(desk.governor, "gold")
 
 
-def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(virtual: Any) -> None:
+def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(virtual: Lab) -> None:
     desk = Desk(virtual, THREE)
     log = desk.log("readings")
     desk.join("a", log, "gold")

@@ -19,6 +19,7 @@ from penstock.control.cycle import Step
 from penstock.control.what_if import plan
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.schedule import schedule_from_counts
+from penstock.sim.microbatch import Lab
 
 TARGET_S = 2.0
 WARM_S = 12.0
@@ -29,12 +30,12 @@ def gold(**others: Any) -> dict[str, dict[str, Any]]:
     return {"gold": {"target": TARGET_S, **others}}
 
 
-def capacity_per_s(virtual: Any, target_s: float = TARGET_S) -> float:
+def capacity_per_s(virtual: Lab, target_s: float = TARGET_S) -> float:
     return float(virtual.machine().capacity_per_s(target_s))
 
 
 def run_one(
-    virtual: Any, times: float, seconds: float, machine: Any = None, classes: Any = None, **others: Any
+    virtual: Lab, times: float, seconds: float, machine: Any = None, classes: Any = None, **others: Any
 ) -> tuple[Any, Any]:
     """One query under `times` the capacity; returns the cluster and the query."""
     cluster = virtual(classes or gold(), **others)
@@ -45,7 +46,7 @@ def run_one(
 
 
 @pytest.mark.parametrize("times", [1.2, 5.0, 20.0])
-def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual: Any, times: float) -> None:
+def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual: Lab, times: float) -> None:
     cluster, query = run_one(virtual, times, 45.0)
     since = cluster.timer() - 45.0 + WARM_S
     assert virtual.delay(query, 0.95, since) <= TARGET_S
@@ -57,7 +58,7 @@ def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual:
 
 
 @pytest.mark.parametrize("times", [0.02, 0.3, 0.8])
-def test_while_the_load_fits_nothing_is_shed_not_even_at_the_start(virtual: Any, times: float) -> None:
+def test_while_the_load_fits_nothing_is_shed_not_even_at_the_start(virtual: Lab, times: float) -> None:
     cluster, query = run_one(virtual, times, 30.0)
     found = cluster.status()["classes"]["gold"]
     assert found["shed"] == 0
@@ -65,7 +66,7 @@ def test_while_the_load_fits_nothing_is_shed_not_even_at_the_start(virtual: Any,
     assert virtual.delay(query, 1.0, cluster.timer() - 15.0) <= TARGET_S
 
 
-def test_a_burst_after_quiet_is_not_shed_while_it_fits(virtual: Any) -> None:
+def test_a_burst_after_quiet_is_not_shed_while_it_fits(virtual: Lab) -> None:
     cluster = virtual(gold())
     counts = np.full(3000, 0.01 * 0.01 * capacity_per_s(virtual))
     counts[1500:2500] *= 70
@@ -77,7 +78,7 @@ def test_a_burst_after_quiet_is_not_shed_while_it_fits(virtual: Any) -> None:
     assert virtual.delay(query, 1.0, cluster.timer() - 20.0) <= TARGET_S
 
 
-def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back(virtual: Any) -> None:
+def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back(virtual: Lab) -> None:
     cluster = virtual(gold())
     rate = 3 * capacity_per_s(virtual)
     one = cluster.add("one", "gold", virtual.stream(cluster, rate), virtual.machine(noise=0.1))
@@ -93,11 +94,9 @@ def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back
 
     cluster.checks.append(check)
     cluster.run(8.0)
-    cluster.governor.leave(one.connections["one"])  # in the middle of what it does
-    one.stopped = True
+    cluster.stop(one)  # in the middle of what it does
     cluster.run(3.0)
-    one.stopped, one.done_s, one.held_until_s, one.next_s = False, None, None, cluster.timer()
-    cluster.connect(one, "one")
+    cluster.start(one)
     cluster.run(8.0)
     assert len(moments) > 500
     for query in (one, two):
@@ -105,7 +104,7 @@ def test_the_books_are_exact_at_every_moment_also_when_queries_end_and_come_back
         assert min(books.admitted, books.shed) > 0
 
 
-def test_a_machine_that_becomes_half_as_fast_is_back_within_its_target_in_ten_batches(virtual: Any) -> None:
+def test_a_machine_that_becomes_half_as_fast_is_back_within_its_target_in_ten_batches(virtual: Lab) -> None:
     slow = virtual.machine(noise=0.05, level=lambda now_s: 1.0 if now_s < 80.0 else 2.0)
     _, query = run_one(virtual, 5.0, 60.0, slow)
     after = [b for b in query.batches if b.began_s >= 80.0]
@@ -113,7 +112,7 @@ def test_a_machine_that_becomes_half_as_fast_is_back_within_its_target_in_ten_ba
     assert sum(b.books.admitted for b in after[10:]) > 0
 
 
-def test_after_data_and_then_quiet_there_is_exactly_one_tick(virtual: Any) -> None:
+def test_after_data_and_then_quiet_there_is_exactly_one_tick(virtual: Lab) -> None:
     cluster = virtual(gold())
     counts = np.zeros(4000)
     counts[:200], counts[2000:2200] = 50, 50  # two seconds of data, twice
@@ -137,7 +136,7 @@ def test_after_data_and_then_quiet_there_is_exactly_one_tick(virtual: Any) -> No
     ],
 )
 def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
-    virtual: Any, slots: int, expected: dict[str, float]
+    virtual: Lab, slots: int, expected: dict[str, float]
 ) -> None:
     weights = {"gold": 6, "silver": 3, "bulk": 1}
     cluster = virtual({n: {"target": TARGET_S, "priority": w} for n, w in weights.items()}, slots=slots)
@@ -157,7 +156,7 @@ def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
 
 
 def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_take_long_at_times(
-    virtual: Any,
+    virtual: Lab,
 ) -> None:
     weights = {"gold": 6, "silver": 3, "bulk": 1}
     cluster = virtual({n: {"target": 5.0, "priority": w} for n, w in weights.items()})
@@ -171,7 +170,7 @@ def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_
 
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_class_does_not_wait_for_its_turn_because_one_of_lower_priority_is_next(
-    virtual: Any, seed: int
+    virtual: Lab, seed: int
 ) -> None:
     weights = {"gold": 6, "silver": 3, "bulk": 1}
     cluster = virtual({n: {"target": 5.0, "priority": w} for n, w in weights.items()})
@@ -185,7 +184,7 @@ def test_a_class_does_not_wait_for_its_turn_because_one_of_lower_priority_is_nex
     assert np.diff(bulk_s[bulk_s >= cluster.timer() - 100.0]).max() <= 5.0
 
 
-def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Any) -> None:
+def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "priority": 6}, "bulk": {"target": TARGET_S}})
     for name, times in (("gold", 0.2), ("bulk", 5.0)):
         cluster.add(
@@ -199,7 +198,7 @@ def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual
     assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in cluster.queries.values())
 
 
-def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quotas(virtual: Any) -> None:
+def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quotas(virtual: Lab) -> None:
     weights, times = {"gold": 6, "silver": 3, "bulk": 1}, {"gold": 0.15, "silver": 5.0, "bulk": 5.0}
     used = {}
     for policy in ("dilos", "cqc"):
@@ -220,7 +219,7 @@ def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quota
     assert used["cqc"]["silver"] / used["cqc"]["bulk"] == pytest.approx(3.0, rel=0.2)
 
 
-def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: Any) -> None:
+def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: Lab) -> None:
     classes = {"high": {"target": 4.0, "priority": 6}, "low": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes, capacity={"every": 1.0})
     cluster.governor.capacity.policy = DILOS
@@ -246,7 +245,7 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: A
     virtual.check_books(cluster)
 
 
-def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: Any) -> None:
+def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: Lab) -> None:
     classes = {"gold": {"target": 5.0, "priority": 6}, "bulk": {"target": 5.0, "priority": 4}}
     cluster = virtual(classes, capacity={"policy": "cqc"})
     capacity = capacity_per_s(virtual, 5.0)
@@ -266,7 +265,7 @@ def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: 
     virtual.check_books(cluster)
 
 
-def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_changed(virtual: Any) -> None:
+def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_changed(virtual: Lab) -> None:
     classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes, capacity={"policy": "absolute"})
     for i, name in enumerate(classes):
@@ -283,7 +282,7 @@ def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_chan
     virtual.check_books(cluster)
 
 
-def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(virtual: Any) -> None:
+def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(virtual: Lab) -> None:
     classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes)
     assert plan(cluster.governor)["classes"]["gold"]["needs"] == 0.0
@@ -303,7 +302,7 @@ def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(vir
     assert found["bulk"]["shed_fraction"] == pytest.approx(shed["shed"] / shed["offered"], abs=0.1)
 
 
-def test_eager_batches_are_many_and_small(virtual: Any) -> None:
+def test_eager_batches_are_many_and_small(virtual: Lab) -> None:
     batches = {}
     for kind in ("full", "eager"):
         cluster = virtual(gold(), capacity={"batches": kind})
@@ -313,7 +312,7 @@ def test_eager_batches_are_many_and_small(virtual: Any) -> None:
     assert batches["eager"] > 2 * batches["full"]
 
 
-def test_inside_a_class_a_round_goes_from_the_highest_rate_to_the_lowest(virtual: Any) -> None:
+def test_inside_a_class_a_round_goes_from_the_highest_rate_to_the_lowest(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": 6.0}})
     for i, (name, factor) in enumerate({"a_dear": 4.0, "b_middle": 2.0, "c_cheap": 1.0}.items()):
         machine = virtual.machine(row_s=factor * 20e-6, noise=0.05)
@@ -327,7 +326,7 @@ def test_inside_a_class_a_round_goes_from_the_highest_rate_to_the_lowest(virtual
 
 
 def test_three_light_classes_that_start_together_shed_nothing_while_their_costs_are_learned(
-    virtual: Any,
+    virtual: Lab,
 ) -> None:
     times = {"gold": 0.2, "silver": 0.1, "bulk": 0.1}
     weights = {"gold": 6, "silver": 3, "bulk": 1}
@@ -339,7 +338,7 @@ def test_three_light_classes_that_start_together_shed_nothing_while_their_costs_
     assert [found["shed"] for found in cluster.status()["classes"].values()] == [0, 0, 0]
 
 
-def test_two_queries_of_one_class_share_its_time(virtual: Any) -> None:
+def test_two_queries_of_one_class_share_its_time(virtual: Lab) -> None:
     cluster = virtual(gold())
     for i, name in enumerate("ab"):
         log = virtual.stream(cluster, 3 * capacity_per_s(virtual))
@@ -352,7 +351,7 @@ def test_two_queries_of_one_class_share_its_time(virtual: Any) -> None:
         assert virtual.delay(query, 0.95, since) <= TARGET_S
 
 
-def test_a_query_of_two_streams_keeps_its_target_and_never_deadlocks(virtual: Any) -> None:
+def test_a_query_of_two_streams_keeps_its_target_and_never_deadlocks(virtual: Lab) -> None:
     cluster = virtual(gold())
     rate = 2 * capacity_per_s(virtual)
     logs = {"0": virtual.stream(cluster, rate), "1": virtual.stream(cluster, rate / 10)}
@@ -366,7 +365,7 @@ def test_a_query_of_two_streams_keeps_its_target_and_never_deadlocks(virtual: An
     assert one.admitted / one.offered == pytest.approx(two.admitted / two.offered, rel=0.15)
 
 
-def test_the_kill_switch_sheds_nothing_and_shedding_comes_back_with_it(virtual: Any) -> None:
+def test_the_kill_switch_sheds_nothing_and_shedding_comes_back_with_it(virtual: Lab) -> None:
     cluster = virtual(gold())
     query = cluster.add(
         "q", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual)), virtual.machine(noise=0.05)
@@ -388,7 +387,7 @@ def test_the_kill_switch_sheds_nothing_and_shedding_comes_back_with_it(virtual: 
 
 
 @pytest.mark.parametrize("where", ["flow", "class"])
-def test_a_dry_run_decides_and_sheds_nothing(virtual: Any, where: str) -> None:
+def test_a_dry_run_decides_and_sheds_nothing(virtual: Lab, where: str) -> None:
     classes, others = (gold(), {"dry_run": True}) if where == "flow" else (gold(dry_run=True), {})
     cluster = virtual(classes, **others)
     steps: list[Step] = []
@@ -412,7 +411,7 @@ class Recording:
         self.steps.append(step)
 
 
-def test_a_new_target_is_kept_and_used(virtual: Any) -> None:
+def test_a_new_target_is_kept_and_used(virtual: Lab) -> None:
     cluster, query = run_one(virtual, 5.0, 20.0)
     change_class(cluster.governor, "gold", {"target": "4s"})
     cluster.run(4.9)
@@ -424,7 +423,7 @@ def test_a_new_target_is_kept_and_used(virtual: Any) -> None:
     assert virtual.delay(query, 0.95, tighter.timer() - 3.0) <= 1.1
 
 
-def test_a_new_priority_moves_the_shares(virtual: Any) -> None:
+def test_a_new_priority_moves_the_shares(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": TARGET_S}, "bulk": {"target": TARGET_S}})
     for name in ("gold", "bulk"):
         cluster.add(
@@ -439,7 +438,7 @@ def test_a_new_priority_moves_the_shares(virtual: Any) -> None:
     assert used["gold"] / sum(used.values()) == pytest.approx(0.8, abs=0.04)
 
 
-def test_another_manager_takes_over_while_it_runs(virtual: Any) -> None:
+def test_another_manager_takes_over_while_it_runs(virtual: Lab) -> None:
     cluster, query = run_one(virtual, 3.0, 15.0, classes=gold(manager="aloma"))
     for manager in ("ctrl", "deadline"):
         change_class(cluster.governor, "gold", {"manager": manager})
@@ -450,7 +449,7 @@ def test_another_manager_takes_over_while_it_runs(virtual: Any) -> None:
 
 
 @pytest.mark.parametrize("manager", ["aloma", "seamless"])
-def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: Any, manager: str) -> None:
+def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: Lab, manager: str) -> None:
     priorities = {"gold": 6, "silver": 3, "bulk": 1}
     classes = {n: {"target": 5.0, "priority": p, "manager": manager} for n, p in priorities.items()}
     cluster = virtual(classes, capacity={"policy": "dilos"})
@@ -470,7 +469,7 @@ def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: An
 
 
 @pytest.mark.parametrize("manager", ["aloma", "ctrl"])
-def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Any, manager: str) -> None:
+def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Lab, manager: str) -> None:
     cluster, query = run_one(virtual, 3.0, 60.0, classes=gold(manager=manager))
     since = cluster.timer() - 40.0
     assert 0.4 * TARGET_S <= virtual.delay(query, 0.5, since) <= 1.5 * TARGET_S
@@ -480,7 +479,7 @@ def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Any, mana
     virtual.check_books(cluster)
 
 
-def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Any) -> None:
+def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Lab) -> None:
     cluster = virtual(gold(sampling="key"))
     log = virtual.stream(cluster, 3 * capacity_per_s(virtual), 40.0, key="sensor")
     query = cluster.add("q", "gold", log, virtual.machine(noise=0.05))
@@ -494,7 +493,7 @@ def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Any) -> None:
     virtual.check_books(cluster)
 
 
-def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Any) -> None:
+def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Lab) -> None:
     _, query = run_one(virtual, 5.0, 20.0, classes=gold(min_keep_fraction=0.5))
     assert all(b.offset.plan.keep_probability() >= 0.499 for b in query.batches)
 
@@ -502,7 +501,7 @@ def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Any) -> Non
 @pytest.mark.parametrize("manager", ["deadline", "aloma", "ctrl"])
 @pytest.mark.parametrize("rate_per_s", [200, 20_000])
 def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fits(
-    virtual: Any, manager: str, rate_per_s: int, caplog: pytest.LogCaptureFixture
+    virtual: Lab, manager: str, rate_per_s: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log stamps rows with the last arrival until the clock has caught up: their age is unknown."""
     caplog.set_level(logging.CRITICAL)
@@ -533,7 +532,7 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
 
 
 @pytest.mark.parametrize("rate_per_s", [2_000.0, 8_000.0])
-def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Any, rate_per_s: float) -> None:
+def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Lab, rate_per_s: float) -> None:
     cluster = virtual({"gold": {"target": 10.0}})
     machine = virtual.machine(fixed_s=0.3, noise=0.05)
     cluster.add("writer", "gold", virtual.stream(cluster, rate_per_s), machine)
@@ -551,7 +550,7 @@ def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Any
         assert late <= (0.0 if rate_per_s == 2_000.0 else 0.2) * offered
 
 
-def test_no_row_is_late_under_a_steady_overload_where_batches_may_overrun(virtual: Any) -> None:
+def test_no_row_is_late_under_a_steady_overload_where_batches_may_overrun(virtual: Lab) -> None:
     late: dict[float, int] = {}
     for overrun in (0.0, 0.3):
         cluster = virtual({"gold": {"target": 8.0, "settings": {"overrun_fraction": overrun}}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +13,7 @@ from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.readers import ReaderRegistry
 from penstock.log.writer import LogConfig
+from penstock.sim.microbatch import Lab
 
 GOLD = {"gold": {"target": "2s"}}
 
@@ -31,7 +31,7 @@ def starts(log: EmbeddedLog) -> list[int]:
     return [log.start(p) for p in (0, 1)]
 
 
-def test_rows_that_every_registered_reader_is_past_go_and_no_others(virtual: Any) -> None:
+def test_rows_that_every_registered_reader_is_past_go_and_no_others(virtual: Lab) -> None:
     cluster = virtual(GOLD, trim=True)
     with filled(virtual.folder) as log:
         cluster.governor.join(Joining("a", "a", "gold"), log, object(), Offset.initial("a", {0: 0, 1: 0}))
@@ -57,7 +57,7 @@ def test_rows_that_every_registered_reader_is_past_go_and_no_others(virtual: Any
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_without_being_asked_to_or_without_readers_nothing_is_trimmed(virtual: Any, joined: bool) -> None:
+def test_without_being_asked_to_or_without_readers_nothing_is_trimmed(virtual: Lab, joined: bool) -> None:
     cluster = virtual(GOLD, trim=not joined)
     with filled(virtual.folder) as log:
         if joined:

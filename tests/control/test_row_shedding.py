@@ -19,11 +19,12 @@ from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import Range, read_range, select
 from penstock.grants.values import NO_WINDOW, window_numbers
 from penstock.log.embedded import EmbeddedLog
+from penstock.sim.microbatch import Lab
 
 TARGET_S, MEASURED_S, ROW_S = 8.0, 20.0, 100e-6
 
 
-def run(virtual: Any, times: float, shedder: str, seconds: float = 45.0, **settings: Any) -> tuple[Any, list]:
+def run(virtual: Lab, times: float, shedder: str, seconds: float = 45.0, **settings: Any) -> tuple[Any, list]:
     """Two queries at so many times the capacity."""
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": shedder, "shedder_settings": settings}})
     machine = virtual.machine(row_s=ROW_S, noise=0.05)
@@ -52,7 +53,7 @@ def values(batches: list[pa.RecordBatch], name: str) -> np.ndarray:
     return np.concatenate([np.empty(0), *(rows.column(name).to_numpy() for rows in batches)])
 
 
-def check_delays(virtual: Any, cluster: Any, queries: list) -> None:
+def check_delays(virtual: Lab, cluster: Any, queries: list) -> None:
     """The target holds, and the capacity is used."""
     since = cluster.timer() - MEASURED_S
     assert all(virtual.delay(query, 0.95, since) <= TARGET_S for query in queries)
@@ -64,7 +65,7 @@ def check_delays(virtual: Any, cluster: Any, queries: list) -> None:
 # -- by utility -----------------------------------------------------------------------------------
 
 
-def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Any) -> None:
+def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Lab) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", utility="value % 100 + 0.5")
     virtual.check_books(cluster)
     check_delays(virtual, cluster, queries)
@@ -82,14 +83,14 @@ def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Any) ->
     assert "utility" in cluster.status()["classes"]["gold"]["queries"]["q0"]["shed_reason"]
 
 
-def test_values_are_remembered_only_while_their_rows_wait(virtual: Any) -> None:
+def test_values_are_remembered_only_while_their_rows_wait(virtual: Lab) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", seconds=40.0, utility="value")
     known = cluster.governor._shedding.values["gold"].rows
     latest = max(b.offset.end[0] - b.offset.start[0] for query in queries for b in query.batches[-2:])
     assert 0 < known <= 4 * latest
 
 
-def test_a_range_is_shed_before_anything_else_is(virtual: Any) -> None:
+def test_a_range_is_shed_before_anything_else_is(virtual: Lab) -> None:
     cluster, queries = run(virtual, 1.4, "semantic", by="range", key="value", shed_from=10, shed_to=89)
     virtual.check_books(cluster)
     for query in queries:
@@ -102,7 +103,7 @@ def test_a_range_is_shed_before_anything_else_is(virtual: Any) -> None:
         assert kept.size < everything.size
 
 
-def test_a_range_that_holds_all_rows_is_shed_at_random(virtual: Any) -> None:
+def test_a_range_that_holds_all_rows_is_shed_at_random(virtual: Lab) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", by="range", key="value", shed_from=0)
     virtual.check_books(cluster)
     check_delays(virtual, cluster, queries)
@@ -113,7 +114,7 @@ def test_a_range_that_holds_all_rows_is_shed_at_random(virtual: Any) -> None:
     assert kept.mean() == pytest.approx(everything.mean(), rel=0.02), "what a row holds does not matter"
 
 
-def test_the_better_rows_of_one_query_go_before_the_worse_of_another(virtual: Any) -> None:
+def test_the_better_rows_of_one_query_go_before_the_worse_of_another(virtual: Lab) -> None:
     cluster = virtual(
         {"gold": {"target": TARGET_S, "shedder": "semantic", "shedder_settings": {"utility": "value"}}}
     )
@@ -151,7 +152,7 @@ def test_rows_that_are_only_expected_are_spread_as_a_sample_is() -> None:
 
 
 @pytest.mark.parametrize("times", [1.5, 4.0])
-def test_windows_are_kept_whole_over_all_batches(virtual: Any, times: float) -> None:
+def test_windows_are_kept_whole_over_all_batches(virtual: Lab, times: float) -> None:
     size_us = 400_000
     cluster, queries = run(virtual, times, "window", size="400ms")
     virtual.check_books(cluster)
@@ -171,7 +172,7 @@ def test_windows_are_kept_whole_over_all_batches(virtual: Any, times: float) -> 
         assert len([n for n in ended if not kept[n]]) > 0.2 * len(ended)
 
 
-def test_both_streams_of_a_query_keep_the_same_windows(virtual: Any) -> None:
+def test_both_streams_of_a_query_keep_the_same_windows(virtual: Lab) -> None:
     settings = {"size": "400ms"}
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "window", "shedder_settings": settings}})
     streams = {slot: virtual.stream(cluster, rate, 60.0) for slot, rate in (("a", 9_000.0), ("b", 4_000.0))}
@@ -243,7 +244,7 @@ SCHEMA = pa.schema([("amount", pa.float64()), ("name", pa.string()), ("at", pa.t
     ],
 )
 def test_a_stream_without_the_columns_is_refused_when_its_reader_joins(
-    virtual: Any, settings: dict[str, Any], message: str
+    virtual: Lab, settings: dict[str, Any], message: str
 ) -> None:
     cluster = virtual({"gold": {"target": 8, "shedder": "semantic", "shedder_settings": settings}})
     log = virtual.open.enter_context(EmbeddedLog.create(virtual.folder / "s", SCHEMA))
@@ -251,7 +252,7 @@ def test_a_stream_without_the_columns_is_refused_when_its_reader_joins(
         cluster.add("q", "gold", log)
 
 
-def test_a_shedder_that_its_streams_cannot_have_is_refused_while_the_class_runs(virtual: Any) -> None:
+def test_a_shedder_that_its_streams_cannot_have_is_refused_while_the_class_runs(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": 8}})
     log = virtual.open.enter_context(EmbeddedLog.create(virtual.folder / "s", SCHEMA))
     cluster.add("q", "gold", log)

@@ -11,12 +11,13 @@ import pytest
 from penstock.cli import main
 from penstock.control.replay import describe_manager, shed_summary
 from penstock.control.rundir import RunDirectory, read_run
+from penstock.sim.microbatch import Lab
 
 TARGET_S = 4.0
 
 
 @pytest.fixture
-def recorded(virtual: Any, tmp_path: Path) -> tuple[Path, Any]:
+def recorded(virtual: Lab, tmp_path: Path) -> tuple[Path, Any]:
     """Two queries at three times their capacity, recorded."""
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}})
     manager = describe_manager(cluster.governor.config.classes["gold"].build_manager())

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.control.members import NOTED_BATCHES, Lease
 from penstock.grants.offset import Books, Offset
+from penstock.sim.microbatch import Lab
 
 CLASSES = {"gold": {"target": 8.0}}
 
@@ -25,7 +26,7 @@ class RecordingSic:
         self.noted.append(line)
 
 
-def start(virtual: Any) -> tuple[Any, RecordingSic]:
+def start(virtual: Lab) -> tuple[Any, RecordingSic]:
     cluster = virtual(CLASSES)
     cluster.governor.recorder = recorder = RecordingSic()
     return cluster, recorder
@@ -37,7 +38,7 @@ def key_of(line: dict[str, Any]) -> tuple[str, int]:
     return reader, grant
 
 
-def test_two_queries_started_from_one_dataframe_are_told_apart_and_get_their_numbers(virtual: Any) -> None:
+def test_two_queries_started_from_one_dataframe_are_told_apart_and_get_their_numbers(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     for key in ("q-1", "q-2"):
         cluster.add(key, "gold", virtual.stream(cluster, 1000.0))
@@ -56,11 +57,10 @@ def test_two_queries_started_from_one_dataframe_are_told_apart_and_get_their_num
     ]
 
 
-def test_a_batch_that_is_run_again_after_a_crash_has_a_line(virtual: Any) -> None:
+def test_a_batch_that_is_run_again_after_a_crash_has_a_line(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     query = cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     offset = Offset("q", {0: 0}, {0: 1000}, grant=5, books=Books(700, 300))
-    cluster.governor.leave(query.connections["q"])
     query.offsets["q"] = offset
     cluster.connect(query, "q")
     assert cluster.governor.planned("q", offset, 700)
@@ -74,7 +74,7 @@ def test_a_batch_that_is_run_again_after_a_crash_has_a_line(virtual: Any) -> Non
     assert cluster.governor.queries["q"].cost.state.seen == 0, "and is not learned from"
 
 
-def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virtual: Any) -> None:
+def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
@@ -101,7 +101,7 @@ def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virt
     assert recorder.noted[ninth]["dropped_by_watermark"] == 0.0
 
 
-def test_a_report_that_comes_too_late_counts_and_changes_no_line(virtual: Any) -> None:
+def test_a_report_that_comes_too_late_counts_and_changes_no_line(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
@@ -111,7 +111,7 @@ def test_a_report_that_comes_too_late_counts_and_changes_no_line(virtual: Any) -
     assert cluster.governor.queries["q"].dropped == 10.0
 
 
-def test_a_number_that_was_known_in_time_is_not_noted_twice(virtual: Any) -> None:
+def test_a_number_that_was_known_in_time_is_not_noted_twice(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     query = cluster.governor.queries["q"]
@@ -133,19 +133,18 @@ def test_a_job_that_does_not_say_its_batch_leaves_what_is_known() -> None:
     assert (lease.batch, lease.jobs) == (3, 2)
 
 
-def test_the_last_batch_of_a_query_that_has_stopped_still_gets_its_number(virtual: Any) -> None:
+def test_the_last_batch_of_a_query_that_has_stopped_still_gets_its_number(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     query = cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
     last = recorder.noted[-1]
-    query.stopped = True
-    cluster.governor.leave(query.connections["q"])
+    cluster.stop(query)
     cluster.governor.dropped(9, {key_of(last): 10.0})
     assert recorder.noted[-1] == {**last, "batch": 9}, "what it lost is not booked any more"
     assert cluster.governor.queries["q"].dropped == 0.0
 
 
-def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Any) -> None:
+def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     query = cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
@@ -173,7 +172,7 @@ def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Any) 
     assert found["sic"] == pytest.approx(anew["sic"])
 
 
-def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
+def test_every_batch_is_noted_with_what_it_stands_on(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
@@ -184,7 +183,7 @@ def test_every_batch_is_noted_with_what_it_stands_on(virtual: Any) -> None:
     assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]
 
 
-def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Any) -> None:
+def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     streams = {"a": virtual.stream(cluster, 1000.0), "b": virtual.stream(cluster, 1000.0, seconds=5.0)}
     query = cluster.add("q", "gold", streams)

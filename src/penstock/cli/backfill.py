@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from penstock.cli.consoles import output_console, progress_bars
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.run import Changes, changes_of
-from penstock.cli.simulate import output_console, progress_bars
 from penstock.errors import InvalidInputError, MissingExtraError
 from penstock.grants.lane_progress import LaneStore, find_lanes
 from penstock.pipeline.lanes import lanes_of

@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 import typer
 from rich.markup import escape
 
+from penstock.cli.consoles import output_console
 from penstock.cli.cql_conformance import conformance_command
 from penstock.cli.cql_run import check_answers, run_command, spark_plans
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.simulate import output_console
 from penstock.cql.check import advice_on
 from penstock.cql.errors import CqlError
 from penstock.cql.explain import plan_lines, running_lines

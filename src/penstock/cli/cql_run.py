@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.simulate import output_console
 from penstock.cql.files import read_file
 from penstock.cql.program import Program, tuples_read
 from penstock.cql.windowing import ADDED, Mode, check_mode, default_mode

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.simulate import output_console
 from penstock.errors import MissingExtraError, PenstockError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.consoles import output_console, progress_bars, seconds
 from penstock.cli.outputs import write_json
-from penstock.cli.simulate import headline, output_console, progress_bars, run, seconds
+from penstock.cli.simulate import headline, run
 from penstock.errors import MissingExtraError
 from penstock.sim.scenario import Scenario
 

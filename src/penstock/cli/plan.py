@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.run import Changes, PipelineFile, changes_of, shown
-from penstock.cli.simulate import output_console
 from penstock.errors import MissingExtraError
 from penstock.pipeline.load import load_pipeline
 from penstock.units import parse_duration_s

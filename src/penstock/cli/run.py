@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
+from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
-from penstock.cli.simulate import output_console
 from penstock.errors import InvalidInputError, MissingExtraError
 from penstock.pipeline.load import load_pipeline
 from penstock.units import parse_duration_s

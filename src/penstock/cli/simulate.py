@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
-from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.cli.consoles import output_console, progress_bars, seconds
+from penstock.cli.outputs import claim_output, write_json
+from penstock.cli.run import Changes, changes_of
 from penstock.control.replay import describe_manager
 from penstock.control.rundir import RunDirectory
-from penstock.errors import InvalidInputError
+from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.sim.scenario import NETWORKS, Scenario, load_scenario
+from penstock.validation import read_mapping
 
 if TYPE_CHECKING:
     from penstock.sim.simulate import SimulationResult
 
 ALL = "all"
+ENGINE, MICROBATCH = PLANTS = ("engine", "microbatch")
+OF_ONE_PLANT = {
+    **dict.fromkeys(("workload", "time_scale", "network", "headroom", "period", "plot"), ENGINE),
+    **dict.fromkeys(("slots", "fixed_cost", "row_cost", "noise", "change"), MICROBATCH),
+}
+"""Options that only one plant has."""
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -40,13 +46,29 @@ What would be shed, without shedding: [cyan]penstock simulate --dry-run --run-di
 
 A scenario file, see examples/scenarios:
 [cyan]penstock simulate examples/scenarios/burst.yaml --manager ctrl --delay-target 500ms[/cyan]
+
+Three classes of micro-batches under the real control plane, twice what the machine can do:
+[cyan]penstock simulate --plant microbatch[/cyan]
+
+The same with dearer rows, two slots and another target of gold:
+[cyan]penstock simulate --plant microbatch --row-cost 40us --slots 2 --set classes.gold.target=3s[/cyan]
 """
 
 
 def simulate_command(
+    context: typer.Context,
     scenario: Annotated[
         Path | None,
         typer.Argument(help="Scenario file (YAML). Options below override it.", show_default=False),
+    ] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="engine: operators on one CPU, one class. microbatch: Spark's batches of several classes, "
+            "under the real control plane.",
+            show_default="the file's, else engine",
+        ),
     ] = None,
     manager: Annotated[
         str | None,
@@ -110,6 +132,20 @@ def simulate_command(
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Fixes every random choice.", show_default="0")
     ] = None,
+    slots: Annotated[
+        int | None, typer.Option(metavar="N", help="microbatch: batches that may run at once.")
+    ] = None,
+    fixed_cost: Annotated[
+        str | None, typer.Option(metavar="TIME", help="microbatch: time of a batch without rows, e.g. 150ms.")
+    ] = None,
+    row_cost: Annotated[
+        str | None, typer.Option(metavar="TIME", help="microbatch: time of a row, e.g. 20us.")
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="microbatch: spread of a batch's time, as a part of it."),
+    ] = None,
+    change: Changes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and log, but shed nothing.")] = False,
     run_dir: Annotated[
         Path | None,
@@ -127,10 +163,27 @@ def simulate_command(
 
     Without a scenario file: 400 s of real network traffic on ten operators,
     a delay target of 2 s, the manager deadline.
+    With --plant microbatch: three classes whose queries run in micro-batches,
+    for 60 s at twice what the machine can do.
     The same seed gives the same result.
     """
     claim_output(json, force)
     claim_output(plot, force)
+    plant = chosen_plant(plant, scenario)
+    _check_options(context, plant, manager)
+    if plant == MICROBATCH:
+        from penstock.cli.simulate_microbatch import OPTIONS, run_microbatch
+
+        run_microbatch(
+            scenario,
+            {name: context.params[name] for name in OPTIONS},
+            changes_of(change),
+            trace=trace,
+            dry_run=dry_run,
+            run_dir=run_dir,
+            json=json,
+        )
+        return
     if trace is not None and workload is not None:
         raise InvalidInputError(
             "the input is a --trace or a --workload, not both", f"{trace} and {workload}", "leave one out"
@@ -184,6 +237,28 @@ def simulate_command(
         console.print(f"run: {run_dir}", highlight=False, soft_wrap=True)
 
 
+def chosen_plant(plant: str | None, scenario: Path | None) -> str:
+    """The plant that the option names, else the scenario file, else the engine."""
+    if plant is None and scenario is not None and scenario.is_file():
+        plant = str(read_mapping(scenario, "scenario", "examples/scenarios").get("plant", ENGINE))
+    if plant not in (None, *PLANTS):
+        raise UnknownNameError("--plant", plant, PLANTS)
+    return plant or ENGINE
+
+
+def _check_options(context: typer.Context, plant: str, manager: str | None) -> None:
+    """An option that belongs to the other plant would be ignored without a word."""
+    for name, of in OF_ONE_PLANT.items():
+        source = context.get_parameter_source(name)
+        if of != plant and source is not None and source.name == "COMMANDLINE":
+            option = {"change": "--set"}.get(name, f"--{name.replace('_', '-')}")
+            raise InvalidInputError(f"{option} is for the plant {of}", f"the plant {plant}", "leave it out")
+    if plant == MICROBATCH and manager == ALL:
+        raise InvalidInputError(
+            "a class of the plant microbatch has one manager", "--manager all", "name one"
+        )
+
+
 def _workload(
     trace: str | None,
     kind: str | None,
@@ -219,29 +294,6 @@ def run(scenario: Scenario, bars: Progress, label: str, record_in: Path | None =
     return result
 
 
-def output_console(json: str | None) -> Console:
-    """Where tables go: out of the way of JSON on standard output; not wrapped in a file or a pipe."""
-    stderr = json == STDOUT
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
-
-
-@contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """Bars on standard error; silent where that is not a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description:<12}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bars:
-        yield bars
-
-
 def result_table(results: list[SimulationResult]) -> Table:
     """One line a manager."""
     table = Table(title=escape(headline(results[0])), title_justify="left")
@@ -258,11 +310,6 @@ def result_table(results: list[SimulationResult]) -> Table:
             f"{100 * violation.delayed / max(1, violation.completed):.1f} %",
         )
     return table
-
-
-def seconds(value: float | None) -> str:
-    """A delay for a table."""
-    return "-" if value is None else f"{value:.2f} s"
 
 
 def headline(result: SimulationResult) -> str:

@@ -180,3 +180,12 @@ def _encode(positions: Positions) -> dict[str, int]:
 
 def _decode(encoded: Mapping[str, int]) -> dict[int, int]:
     return {int(p): int(position) for p, position in encoded.items()}
+
+
+def limited(start: Positions, ends: Positions, rows: int | None) -> dict[int, int]:
+    """Ends cut to a number of rows in all, shared by what waits in each partition."""
+    waiting = {p: max(0, end - start.get(p, 0)) for p, end in ends.items()}
+    total = sum(waiting.values())
+    if rows is None or total <= rows:
+        return dict(ends)
+    return {p: start.get(p, 0) + -(-waiting[p] * rows // total) for p in ends}

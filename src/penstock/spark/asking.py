@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.control.client import ControlClient, ControlSilentError
-from penstock.grants.offset import Offset
+from penstock.grants.offset import Offset, limited
 from penstock.grants.plan import KEEP_ALL, Plan
 
 if TYPE_CHECKING:
@@ -157,8 +157,6 @@ class Asking:
     def _answer_alone(
         self, start: Offset, ends: Mapping[int, int], silent: ControlSilentError
     ) -> Given | None:
-        from penstock.spark.source import limited
-
         if self._silent_s() < self.options.fail_open_after_s:
             self._pause(PAUSE_S)
             return None

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.journal import JournalWriter
-from penstock.grants.offset import Books, Offset, Positions
+from penstock.grants.offset import Books, Offset, Positions, limited
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import (
     Piece,
@@ -422,12 +422,3 @@ class _Planner:
 def _at_most(ends: Positions, start: Positions, until: Positions) -> dict[int, int]:
     """Ends that are not beyond `until`, nor before the start."""
     return {p: max(start.get(p, 0), min(end, until.get(p, end))) for p, end in ends.items()}
-
-
-def limited(start: Any, ends: Any, rows: int | None) -> dict[int, int]:
-    """Ends cut to a number of rows in all, shared by what waits in each partition."""
-    waiting = {p: max(0, end - start.get(p, 0)) for p, end in ends.items()}
-    total = sum(waiting.values())
-    if rows is None or total <= rows:
-        return dict(ends)
-    return {p: start.get(p, 0) + -(-waiting[p] * rows // total) for p in ends}

@@ -1,0 +1,185 @@
+"""What one seed stands for: classes, streams, queries, and what is done to them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.policies.load import LOAD_MANAGERS
+from penstock.policies.scheduling import CAPACITY_POLICIES
+
+FEATURES = (
+    "crash",  # queries are lost at each point of a grant, and come back
+    "orphan",  # grants are proposed and never logged, with a torn line in the journal
+    "poison",  # batches fail again and again
+    "replace",  # the control plane ends, and a new one begins
+    "hush",  # the control plane is silent, and goes on
+    "lose",  # a connection breaks
+    "change",  # targets, priorities, managers, shedders and samplings change
+    "kill",  # the kill switch
+    "drain",  # drains, and grants that are refused
+    "clock",  # the wall clock steps
+    "skew",  # the clocks of streams differ
+    "backfill",  # lanes are backfilled, and their pins move
+    "notices",  # last stages, dropped rows, windows
+    "segment",  # a query reads what another writes
+    "trim",  # rows that nobody needs are removed
+    "quiet",  # streams fall silent: ticks
+)
+
+
+def random_of(seed: int, what: str) -> np.random.Generator:
+    """Random numbers for one purpose: those of others do not depend on whether it is there."""
+    return np.random.default_rng([seed, zlib.crc32(what.encode())])
+
+
+@dataclass(frozen=True)
+class StreamCase:
+    """A stream that is fed; `rate_per_s` rows a second in segments of at most `segment_rows`."""
+
+    name: str
+    partitions: int
+    key: bool
+    segment_rows: int
+    rate_per_s: float
+    skew_s: float
+
+
+@dataclass(frozen=True)
+class QueryCase:
+    """A query; `behind` names the query whose segment it reads, too."""
+
+    name: str
+    cls: str
+    streams: tuple[str, ...]
+    fixed_s: float
+    row_s: float
+    noise: float
+    jobs: int
+    tasks: int
+    available_now: bool
+    behind: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """All of it; the same case does the same."""
+
+    seed: int
+    seconds: float
+    features: frozenset[str]
+    classes: dict[str, dict[str, Any]]
+    streams: tuple[StreamCase, ...]
+    queries: tuple[QueryCase, ...]
+    flow: dict[str, Any] = field(default_factory=dict)
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    def described(self) -> str:
+        """For people: enough to see what is special."""
+        lines = [f"seed {self.seed}, {self.seconds:g} s, features {', '.join(sorted(self.features)) or 'none'}"]
+        lines += [f"flow {self.flow}"]
+        lines += [f"class {name}: {config}" for name, config in self.classes.items()]
+        lines += [str(each) for each in (*self.streams, *self.queries)]
+        return "\n".join(lines)
+
+
+def draw(seed: int, seconds: float = 20.0) -> Case:
+    """The case of a seed."""
+    random = random_of(seed, "case")
+    features = frozenset(name for name in FEATURES if random.random() < 0.6)
+    streams = tuple(_stream(random, i, "skew" in features) for i in range(random.integers(1, 4)))
+    names = ["gold", "silver", "bulk"][: random.integers(1, 4)]
+    queries = [_query(random, i, names, streams) for i in range(random.integers(1, 5))]
+    if "segment" in features and len(queries) > 1:
+        queries[-1] = _behind(queries[-1], queries[0])
+    read = {name: [s for q in queries if q.cls == name for s in q.streams] for name in names}
+    keyed = {s.name for s in streams if s.key}
+    behind = {q.cls for q in queries if q.behind}
+    classes = {}
+    for i, name in enumerate(names):
+        by_key = set(read[name]) <= keyed and name not in behind
+        classes[name] = class_of(random, by_key) | {"priority": float([6, 3, 1][i])}
+        classes[name] |= {"shed_lane": bool(random.random() < 0.6)}
+        if "poison" in features:
+            classes[name]["poison_after"] = int(random.integers(1, 3))
+    flow = {
+        "slots": int(random.integers(1, 3)),
+        "capacity": {
+            "policy": str(random.choice(list(CAPACITY_POLICIES))),
+            "batches": str(random.choice(["full", "eager"])),
+        },
+        "trim": "trim" in features,
+        "seed": seed % 2**31,
+        "fail_open_after": float(random.choice([0.5, 2.0])),
+        "stw": 5.0,
+        "dry_run": bool(random.random() < 0.05),
+    }
+    return Case(seed, seconds, features, classes, streams, tuple(queries), flow)
+
+
+def _stream(random: np.random.Generator, number: int, skewed: bool) -> StreamCase:
+    return StreamCase(
+        name=f"s{number}",
+        partitions=int(random.integers(1, 4)),
+        key=bool(random.random() < 0.5),
+        segment_rows=int(random.choice([5, 20, 100])),
+        rate_per_s=float(random.choice([50, 300, 1500])),
+        skew_s=float(random.choice([-0.4, 0.0, 0.3, 1.5])) if skewed else 0.0,
+    )
+
+
+def _query(
+    random: np.random.Generator, number: int, classes: list[str], streams: tuple[StreamCase, ...]
+) -> QueryCase:
+    several = random.random() < 0.3 and len(streams) > 1
+    read = random.choice([s.name for s in streams], 2 if several else 1, replace=False)
+    return QueryCase(
+        name=f"q{number}",
+        cls=str(random.choice(classes)),
+        streams=tuple(str(name) for name in read),
+        fixed_s=float(random.choice([0.02, 0.1])),
+        row_s=float(random.choice([1e-4, 1e-3, 4e-3])),
+        noise=float(random.choice([0.0, 0.3])),
+        jobs=int(random.integers(0, 3)),
+        tasks=int(random.integers(1, 4)),
+        available_now=bool(random.random() < 0.1),
+    )
+
+
+def _behind(last: QueryCase, writer: QueryCase) -> QueryCase:
+    """A query of the writer's class that reads what the writer writes, and nothing else."""
+    kept = {k: getattr(last, k) for k in last.__dataclass_fields__}
+    return QueryCase(**{**kept, "cls": writer.cls, "streams": (), "behind": writer.name})
+
+
+SHEDDERS: tuple[tuple[str | None, dict[str, Any]], ...] = (
+    (None, {}),
+    (None, {}),
+    ("balance-sic", {}),
+    ("random", {}),
+    ("oldest", {}),
+    ("semantic", {"utility": "v"}),
+    ("semantic", {"by": "range", "key": "v", "shed_to": 0.5}),
+    ("window", {"size": "250ms"}),
+    ("cohort", {}),
+)
+
+
+def class_of(random: np.random.Generator, by_key: bool) -> dict[str, Any]:
+    """Settings of a class that may also be changed while it runs."""
+    shedder, settings = SHEDDERS[random.integers(len(SHEDDERS) - (not by_key))]
+    samplings = ["auto", "row", "segment", "key"] if by_key else ["auto", "row", "segment"]
+    return {
+        "target": float(random.choice([0.5, 1.0, 3.0])),
+        "manager": str(random.choice(list(LOAD_MANAGERS))),
+        "sampling": str(random.choice(samplings)),
+        "shedder": shedder,
+        "shedder_settings": settings,
+        "min_keep_fraction": float(random.choice([0.0, 0.0, 0.2])),
+        "dry_run": bool(random.random() < 0.1),
+    }
