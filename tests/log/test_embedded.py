@@ -323,3 +323,37 @@ def test_a_writer_killed_at_random_moments_loses_and_repeats_nothing_it_confirme
         found = values_in(after)[:-1]
     assert len(found) >= confirmed * 10
     assert found == [float(v) for v in range(len(found))]
+
+
+WORDS = pa.dictionary(pa.int32(), pa.string())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(WORDS, id="a_dictionary"),
+        pytest.param(pa.list_(WORDS), id="in_a_list"),
+        pytest.param(pa.large_list(pa.list_(WORDS, 2)), id="in_lists_of_lists"),
+        pytest.param(pa.struct([("a", pa.int32()), ("b", WORDS)]), id="in_a_struct"),
+        pytest.param(pa.map_(pa.string(), pa.struct([("b", WORDS)])), id="in_the_values_of_a_map"),
+        pytest.param(pa.map_(WORDS, pa.int32()), id="in_the_keys_of_a_map"),
+    ],
+)
+def test_a_column_with_a_dictionary_is_refused_because_it_could_not_be_read(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    schema = pa.schema([("value", pa.int64()), ("word", kind)])
+    with pytest.raises(InvalidInputError, match=r"without a dictionary; got word is .*; hint: cast it to"):
+        EmbeddedLog.create(tmp_path / "s", schema)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_append_to_a_stream_that_was_created_with_a_dictionary_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("word", WORDS)])
+    monkeypatch.setattr("penstock.log.embedded.check_schema", lambda *_: None)  # as it was created once
+    log = EmbeddedLog.create(tmp_path / "s", schema)
+    with pytest.raises(InvalidInputError, match="without a dictionary; got word is dictionary"):
+        log.append(pa.record_batch([pa.array(["a"]).dictionary_encode()], schema=schema))
+    assert log.end() == 0

@@ -22,7 +22,14 @@ import pyarrow as pa
 
 from penstock.errors import InvalidInputError
 from penstock.log.about import check_partition, read_about, write_about
-from penstock.log.columns import append_schema, check_rows, check_schema, stored_schema, user_schema
+from penstock.log.columns import (
+    append_schema,
+    check_can_be_stored,
+    check_rows,
+    check_schema,
+    stored_schema,
+    user_schema,
+)
 from penstock.log.compact import known_batches, trimmed_before
 from penstock.log.files import locked, replace_text
 from penstock.log.index import Index, to_arrays, to_segment
@@ -125,6 +132,7 @@ class EmbeddedLog:
         check_rows(rows, self.append_schema, self.name)
         with self._lock:
             if partition not in self._writers:
+                check_can_be_stored(self.schema)  # streams of old may have such columns
                 self._writers[partition] = Writer(
                     self.name,
                     self._folder(partition),
