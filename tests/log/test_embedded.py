@@ -82,6 +82,53 @@ def test_arrival_never_goes_back_even_if_the_clock_does(
     assert "clock went back by 10000000 us" in caplog.text
 
 
+def test_rows_that_are_stamped_in_the_future_arrive_now_and_later_rows_keep_their_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(50.0)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(partitions=2), clock=clock)
+    log.append(rows(1, 2), arrival_us=np.array([49_000_000, 3_650_000_000]))
+    clock.advance(1.0)
+    log.append(rows(3), arrival_us=np.array([3_651_000_000]))
+    log.append(rows(4), partition=1, arrival_us=np.array([3_651_000_000]))
+    clock.advance(1.0)
+    log.append(rows(5))
+    arrived = [us for s in log.headers(0, 0, 4) for us in log.read(s).column("_arrival").to_pylist()]
+    assert arrived == [49_000_000, 50_000_000, 51_000_000, 52_000_000]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1, "not with every append"
+    assert said[0].startswith("s: rows are stamped up to 3600000000 us in the future; they count as arrived")
+
+
+def test_a_clock_that_went_back_is_said_once_a_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        log = EmbeddedLog.create(tmp_path / name, SCHEMA, LogConfig(partitions=2), clock=ManualClock(50.0))
+        for partition in (0, 1):
+            log.append(rows(1), partition)
+        log.clock = lambda: 40.0
+        for value in range(10):
+            log.append(rows(value), value % 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" by ")[0] for text in said] == [
+        "a: the clock went back",
+        "b: the clock went back",
+    ]
+
+
+def test_rows_of_a_shared_segment_keep_the_arrival_of_their_origin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LogConfig(origin=True)
+    log = EmbeddedLog.create(tmp_path / "hot", SCHEMA, config, clock=ManualClock(50.0))
+    origin = [[0.5, 0.5], [1.0, 1.0], [1.0, 1.0]]
+    kept = pa.record_batch([["a", "b"], [1.0, 2.0], *origin], schema=log.append_schema)
+    log.append(kept, arrival_us=np.array([47_000_000, 49_500_000]))
+    assert log.read(log.headers(0, 0, 2)[0]).column("_arrival").to_pylist() == [47_000_000, 49_500_000]
+    assert caplog.text == ""
+
+
 def test_keys_are_counted_by_bucket_in_the_header(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="sensor", key_buckets=8))
     log.append(rows(*range(9)))

@@ -126,7 +126,8 @@ class EmbeddedLog:
             rows: With exactly the columns of `append_schema`.
             partition: Where to.
             key: A repeat of the writer's batch, or an older one, is a no-op.
-            arrival_us: When each row arrived, for producers that buffer; else now. Never before the last row.
+            arrival_us: When each row arrived, for producers that buffer; else now. What lies before the
+                last row counts as its arrival, what lies in the future as now.
         """
         check_partition(self, partition)
         check_rows(rows, self.append_schema, self.name)

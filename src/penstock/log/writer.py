@@ -29,6 +29,12 @@ Fsync = Literal["always", "interval", "never"]
 
 _log = logging.getLogger(__name__)
 
+_JITTER_US = 10_000
+"""Clocks that differ by less are not worth a warning: stamps are rounded, hosts are never quite agreed."""
+
+_warned: set[tuple[Path, str]] = set()
+"""Streams of this process that were warned of, and of what."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -137,14 +143,31 @@ class Writer:
 
     def _stamps(self, count: int, arrival_us: np.ndarray | None, clock: Callable[[], float]) -> np.ndarray:
         now_us = int(clock() * 1e6)
-        if now_us < self.last_arrival_us:
-            _log.warning("%s: the clock went back by %d us", self.stream, self.last_arrival_us - now_us)
+        if now_us < self.last_arrival_us - _JITTER_US:
+            self._warn_once(
+                "the clock went back by %d us; until it is there again, all rows of a partition count as "
+                "arrived with its last row",
+                self.last_arrival_us - now_us,
+            )
         stamps = np.full(count, now_us, np.int64) if arrival_us is None else np.asarray(arrival_us, np.int64)
         if stamps.size != count:
             raise InvalidInputError(
                 "there is one arrival time a row", f"{stamps.size} for {count} rows", "give all"
             )
-        return np.maximum.accumulate(np.maximum(stamps, self.last_arrival_us))
+        if count and int(stamps.max()) > now_us + _JITTER_US:
+            self._warn_once(
+                "rows are stamped up to %d us in the future; they count as arrived now",
+                int(stamps.max()) - now_us,
+            )
+        # one row of the future would hold back every later row's arrival
+        return np.maximum.accumulate(np.maximum(np.minimum(stamps, now_us), self.last_arrival_us))
+
+    def _warn_once(self, warning: str, lead_us: int) -> None:
+        """Once a stream and process: a clock that is wrong is wrong with every append."""
+        about = self.folder.parent.absolute(), warning
+        if about not in _warned:
+            _warned.add(about)
+            _log.warning(f"%s: {warning}", self.stream, lead_us)
 
     def _write_or_undo(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
         if self._data.tell() >= self.config.file_bytes:
