@@ -168,6 +168,12 @@ class EmbeddedLog:
         found = self._indexes[partition].position_at(arrival_us)
         return self.end(partition) if found is None else max(found, self.start(partition))
 
+    def mark(self, partition: int, position: int) -> int:
+        """What tells the row before a position from any other that may lie there; 0 if there is none."""
+        check_partition(self, partition)
+        found = self._indexes[partition].between(position - 1, position)
+        return int(found[0]["crc"]) if found.size else 0
+
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
         """Headers of the segments that hold rows in [start, end); trimmed rows have none."""
         return [to_segment(record, partition) for record in self._between(partition, start, end)]
