@@ -131,6 +131,10 @@ class EmbeddedLog:
         """
         check_partition(self, partition)
         check_rows(rows, self.append_schema, self.name)
+        if partition in self._writers:
+            self._writers[
+                partition
+            ].check_process()  # first: after a fork nobody may be left to free the lock
         with self._lock:
             if partition not in self._writers:
                 check_can_be_stored(self.schema)  # streams of old may have such columns

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import time
+import weakref
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -95,12 +96,14 @@ class Writer:
     ) -> None:
         self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
         self.policy = policy or FsyncPolicy()
+        self._process = os.getpid()
         self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
         try:
             self._open()
         except BaseException:
             os.close(self._lock)
             raise
+        _writers.add(self)
 
     def _open(self) -> None:
         self.recovered_bytes = recover(self.folder, self.index)
@@ -124,6 +127,7 @@ class Writer:
         clock: Callable[[], float],
     ) -> int:
         """Appends rows with the log's columns; returns the partition's end."""
+        self.check_process()
         if rows.num_rows == 0 or (key is not None and key.batch <= self.batches.get(key.writer, -1)):
             return self.end
         stamps = self._stamps(rows.num_rows, arrival_us, clock)
@@ -140,6 +144,16 @@ class Writer:
         if key is not None:
             self.batches[key.writer] = key.batch
         return self.end
+
+    def check_process(self) -> None:
+        """Refuses a process that was forked from the one that took the lock: two would write one file."""
+        if os.getpid() != self._process:
+            raise InvalidInputError(
+                "a partition has one writer",
+                f"{self.stream}, {self.folder.name} is held by process {self._process}, from which this one "
+                "was forked",
+                "open the stream after the fork, in the process that appends",
+            )
 
     def _stamps(self, count: int, arrival_us: np.ndarray | None, clock: Callable[[], float]) -> np.ndarray:
         now_us = int(clock() * 1e6)
@@ -243,14 +257,39 @@ class Writer:
 
     def close(self) -> None:
         """Syncs if the policy asks for it and gives the lock back."""
+        if os.getpid() != self._process:
+            return  # see forked
         try:
             if not self._data.closed:
                 _flush(self._data, self.policy.fsync != "never")
                 _flush(self._index, self.policy.fsync != "never")
         finally:
+            _writers.discard(self)
             self._data.close()
             self._index.close()
             os.close(self._lock)
+
+    def forked(self) -> None:
+        """In a process that was forked: lets go of what is the other's, and writes nothing of it.
+
+        A lock lasts until the last process has closed it, so this one would hold it when the other has died.
+        """
+        self._data.raw.close()  # not the buffers: another thread may have filled them half
+        self._index.raw.close()
+        os.close(self._lock)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+"""Those of this process that hold a lock."""
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer.forked()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _flush(file: IO[bytes], sync: bool) -> None:
