@@ -243,3 +243,11 @@ def test_a_profile_has_every_row_in_at_most_128_bins_and_none_too_early(
         width_s = float(last_s[-1] - last_s[0]) / 127 + 1e-6
         for edge, total in zip(seen.arrival_s, upto, strict=True):
             assert counts[last_s <= edge - width_s].sum() <= total <= counts[last_s <= edge + 1e-6].sum()
+
+
+def test_a_reader_beyond_the_end_has_nothing_waiting_and_does_not_go_back() -> None:
+    """Its source refuses the log, which lost rows; until then nobody decides about positions of others."""
+    log = Headers([[(700, EPOCH_US, EPOCH_US + 9)], [(50, EPOCH_US, EPOCH_US + 9)]], {})
+    waiting = look({"r": (log, {0: 1000, 1: 20})})
+    assert (waiting.ends, waiting.rows) == ({"r": {0: 1000, 1: 50}}, 30)
+    assert [stretch.partition for stretch in waiting.stretches] == [1]

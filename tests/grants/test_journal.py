@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from penstock.errors import InvalidInputError
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
@@ -196,3 +198,21 @@ def test_a_full_disk_is_an_error_and_not_a_plan_that_is_half_there(writer: Journ
     with pytest.raises(OSError, match="No space left"):
         writer.proposed(grown(START, 10))
     writer.close()
+
+
+@pytest.mark.parametrize(("newer", "said"), [({"plan": {"tide": 1}}, "unknown tide"), ({"penstock": 9}, "9")])
+def test_a_journal_of_a_newer_penstock_is_refused_with_a_hint(
+    writer: JournalWriter, newer: dict[str, object], said: str
+) -> None:
+    writer.path.write_text(json.dumps({"proposed": {**grown(START, 10).to_json(), **newer}}) + "\n")
+    for read in (lambda: read_journal(writer.path), lambda: again(writer)):
+        with pytest.raises(InvalidInputError, match=f"got {said}; hint: .*newer Penstock"):
+            read()
+
+
+@pytest.mark.parametrize("line", ["7", "null", '{"proposed": 3}', '{"planned": []}', '{"poison": 4}'])
+def test_a_line_of_a_journal_that_is_none_counts_as_torn(writer: JournalWriter, line: str) -> None:
+    writer.proposed(grown(START, 10))
+    writer.path.write_text(writer.path.read_text() + line + "\n")
+    journal = read_journal(writer.path)
+    assert (list(journal.entries), journal.torn) == ([1], 1)

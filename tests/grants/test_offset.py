@@ -36,6 +36,7 @@ offsets = st.builds(
     st.booleans(),
     empty_before=counts,
     empty=counts,
+    marks=positions,
 )
 
 
@@ -47,7 +48,7 @@ def test_an_offset_survives_json(offset: Offset) -> None:
 def test_an_offset_of_a_plain_grant_is_short() -> None:
     offset = Offset.initial("fraud-7f3a", {0: 0}).advanced({0: 500}, {}, KEEP_ALL, Books(500))
     assert offset.to_json() == {
-        "penstock": 1,
+        "penstock": 2,
         "reader": "fraud-7f3a",
         "grant": 1,
         "start": {"0": 0},
@@ -116,9 +117,37 @@ def test_a_grant_that_admits_nothing_leaves_its_rows_to_the_next_also_over_ticks
     assert again.stood_for == 110, "what failed too often was not processed either"
 
 
-@pytest.mark.parametrize("encoded", [{}, {"penstock": 2}, {"penstock": "1"}, {"topic": {"0": 17}}])
+OLD = {
+    "penstock": 1,
+    "reader": "fraud-7f3a",
+    "grant": 3,
+    "start": {"0": 0},
+    "end": {"0": 500},
+    "books": [500, 0, 0, 0, 0],
+}
+
+
+def test_an_offset_of_format_1_is_read_and_written_as_format_2() -> None:
+    offset = Offset.from_json(OLD)
+    assert (offset.grant, offset.end, offset.books, offset.marks) == (3, {0: 500}, Books(500), {})
+    assert offset.to_json() == {**OLD, "penstock": 2}
+
+
+def test_marks_are_those_of_one_offset_alone() -> None:
+    offset = Offset.initial("r", {0: 7}, marks={0: 12345})
+    assert Offset.from_json(offset.to_json()).marks == {0: 12345}
+    assert offset.advanced({0: 9}, {}, KEEP_ALL, Books(2)).marks == {}
+
+
+@pytest.mark.parametrize("encoded", [{}, {"penstock": 3}, {"penstock": "1"}, {"topic": {"0": 17}}])
 def test_an_offset_of_another_source_or_format_is_refused_with_a_hint(encoded: dict[str, object]) -> None:
     with pytest.raises(
-        InvalidInputError, match=r"an offset of a governed reader has format 1; got .* new one"
+        InvalidInputError,
+        match=r"has format 1 or 2; got .*; hint: .* newer Penstock: use that one, or a new ",
     ):
         Offset.from_json(encoded)
+
+
+def test_a_plan_with_something_that_is_not_known_is_refused_with_a_hint() -> None:
+    with pytest.raises(InvalidInputError, match="got unknown moon, tide; hint: a newer Penstock made it"):
+        Offset.from_json({**OLD, "plan": {"seed": 4, "tide": 1, "moon": {}}})

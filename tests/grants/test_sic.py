@@ -49,6 +49,12 @@ def test_a_stream_without_rows_has_a_sic_all_the_same(log: EmbeddedLog) -> None:
     assert row_sic(log, {0: 0}, 10 * SECOND, 2) == 0.5
 
 
+def test_a_position_beyond_the_end_of_the_log_has_no_rows_of_a_window(log: EmbeddedLog) -> None:
+    """A log that lost its last rows is refused by the source; whoever looks in between gets no error."""
+    assert window_rows(log, {0: 2500}, 10 * SECOND) == 0.0
+    assert row_sic(log, {0: 2500}, 10 * SECOND, 2) == 0.5
+
+
 def test_of_the_sic_that_rows_of_a_segment_bring_a_query_counts_the_part_of_one_source(
     tmp_path: Path,
 ) -> None:

@@ -82,6 +82,53 @@ def test_arrival_never_goes_back_even_if_the_clock_does(
     assert "clock went back by 10000000 us" in caplog.text
 
 
+def test_rows_that_are_stamped_in_the_future_arrive_now_and_later_rows_keep_their_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(50.0)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(partitions=2), clock=clock)
+    log.append(rows(1, 2), arrival_us=np.array([49_000_000, 3_650_000_000]))
+    clock.advance(1.0)
+    log.append(rows(3), arrival_us=np.array([3_651_000_000]))
+    log.append(rows(4), partition=1, arrival_us=np.array([3_651_000_000]))
+    clock.advance(1.0)
+    log.append(rows(5))
+    arrived = [us for s in log.headers(0, 0, 4) for us in log.read(s).column("_arrival").to_pylist()]
+    assert arrived == [49_000_000, 50_000_000, 51_000_000, 52_000_000]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1, "not with every append"
+    assert said[0].startswith("s: rows are stamped up to 3600000000 us in the future; they count as arrived")
+
+
+def test_a_clock_that_went_back_is_said_once_a_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        log = EmbeddedLog.create(tmp_path / name, SCHEMA, LogConfig(partitions=2), clock=ManualClock(50.0))
+        for partition in (0, 1):
+            log.append(rows(1), partition)
+        log.clock = lambda: 40.0
+        for value in range(10):
+            log.append(rows(value), value % 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" by ")[0] for text in said] == [
+        "a: the clock went back",
+        "b: the clock went back",
+    ]
+
+
+def test_rows_of_a_shared_segment_keep_the_arrival_of_their_origin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LogConfig(origin=True)
+    log = EmbeddedLog.create(tmp_path / "hot", SCHEMA, config, clock=ManualClock(50.0))
+    origin = [[0.5, 0.5], [1.0, 1.0], [1.0, 1.0]]
+    kept = pa.record_batch([["a", "b"], [1.0, 2.0], *origin], schema=log.append_schema)
+    log.append(kept, arrival_us=np.array([47_000_000, 49_500_000]))
+    assert log.read(log.headers(0, 0, 2)[0]).column("_arrival").to_pylist() == [47_000_000, 49_500_000]
+    assert caplog.text == ""
+
+
 def test_keys_are_counted_by_bucket_in_the_header(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="sensor", key_buckets=8))
     log.append(rows(*range(9)))
@@ -323,3 +370,37 @@ def test_a_writer_killed_at_random_moments_loses_and_repeats_nothing_it_confirme
         found = values_in(after)[:-1]
     assert len(found) >= confirmed * 10
     assert found == [float(v) for v in range(len(found))]
+
+
+WORDS = pa.dictionary(pa.int32(), pa.string())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(WORDS, id="a_dictionary"),
+        pytest.param(pa.list_(WORDS), id="in_a_list"),
+        pytest.param(pa.large_list(pa.list_(WORDS, 2)), id="in_lists_of_lists"),
+        pytest.param(pa.struct([("a", pa.int32()), ("b", WORDS)]), id="in_a_struct"),
+        pytest.param(pa.map_(pa.string(), pa.struct([("b", WORDS)])), id="in_the_values_of_a_map"),
+        pytest.param(pa.map_(WORDS, pa.int32()), id="in_the_keys_of_a_map"),
+    ],
+)
+def test_a_column_with_a_dictionary_is_refused_because_it_could_not_be_read(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    schema = pa.schema([("value", pa.int64()), ("word", kind)])
+    with pytest.raises(InvalidInputError, match=r"without a dictionary; got word is .*; hint: cast it to"):
+        EmbeddedLog.create(tmp_path / "s", schema)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_append_to_a_stream_that_was_created_with_a_dictionary_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("word", WORDS)])
+    monkeypatch.setattr("penstock.log.embedded.check_schema", lambda *_: None)  # as it was created once
+    log = EmbeddedLog.create(tmp_path / "s", schema)
+    with pytest.raises(InvalidInputError, match="without a dictionary; got word is dictionary"):
+        log.append(pa.record_batch([pa.array(["a"]).dictionary_encode()], schema=schema))
+    assert log.end() == 0

@@ -52,7 +52,7 @@ def test_a_join_equals_that_of_a_batch_and_each_micro_batch_has_one_cut(
 ) -> None:
     orders, payments = create(tmp_path / "orders"), create(tmp_path / "payments", partitions=2)
     rng = np.random.default_rng(5)
-    began_us = int(time.time() * 1e6)
+    began_us = int(time.time() * 1e6) - 1_000_000  # none of them later than now
     arrivals: dict[tuple[int, int], list[int]] = {(0, 0): [], (1, 0): [], (1, 1): []}
     for i, part in enumerate(np.array_split(np.arange(6000), 60)):
         for (source, p), log in zip(arrivals, (orders, payments, payments), strict=True):

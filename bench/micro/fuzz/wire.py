@@ -7,7 +7,8 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 from penstock.control.client import VERSION, ControlSilentError
-from penstock.control.server import ControlServer, poll_s
+from penstock.control.operations import Operations, poll_s
+from penstock.control.server import ControlServer
 from penstock.errors import InvalidInputError
 from penstock.sim.microbatch import VirtualCluster
 
@@ -29,11 +30,11 @@ class _Suspended:
         yield
 
 
-class VirtualServer(ControlServer):
-    """Serves the governor that a cluster has now. A pause hands over to the cluster's time."""
+class VirtualOperations(Operations):
+    """A pause hands over to the cluster's time."""
 
-    def __init__(self, cluster: VirtualCluster) -> None:
-        super().__init__("unix:///nowhere", cluster.governor)
+    def __init__(self, cluster: VirtualCluster, server: VirtualServer) -> None:
+        super().__init__(cluster.governor, server.stop)
         self.cluster = cluster
 
     async def _pause(self) -> None:
@@ -43,12 +44,27 @@ class VirtualServer(ControlServer):
         finally:
             self._waiting -= 1
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         self.cluster.wake()
 
     @property
     def poll_s(self) -> float:
         return poll_s(self._waiting)
+
+
+class VirtualServer(ControlServer):
+    """Serves the governor that a cluster has now."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        super().__init__("unix:///nowhere", cluster.governor)
+        self._operations: VirtualOperations = VirtualOperations(cluster, self)
+
+    @property
+    def poll_s(self) -> float:
+        return self._operations.poll_s
+
+    def notify(self) -> None:
+        self._operations.notify()
 
 
 class Wire:
@@ -143,7 +159,7 @@ class WireClient:
         self._forget()
         if connection is not None and server is not None:
             server.governor.leave(connection)
-            server._notify()
+            server.notify()
 
 
 def refused(error: Exception) -> bool:

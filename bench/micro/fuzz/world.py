@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import penstock.control.server as server_module
+import penstock.control.operations as operations_module
 import penstock.spark.source as source_module
 from penstock.config import load_flow_config
 from penstock.grants.offset import Offset
@@ -266,7 +266,7 @@ def _virtual_time(cluster: VirtualCluster) -> Iterator[None]:
     """The clocks of server and planner are the cluster's, and ids of readers are the same in every run."""
     minted = iter(range(1 << 40))
     with (
-        mock.patch.object(server_module, "time", SimpleNamespace(monotonic=cluster.timer)),
+        mock.patch.object(operations_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(source_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(
             source_module,

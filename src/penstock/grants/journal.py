@@ -59,7 +59,7 @@ def _parse(lines: bytes) -> Journal:
             continue
         try:
             _take(journal, json.loads(line))
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, AttributeError):  # what a newer Penstock wrote is refused
             journal.torn += 1
     return journal
 

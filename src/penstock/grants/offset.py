@@ -12,7 +12,10 @@ from typing import Any
 from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL, Plan
 
-FORMAT = 1
+FORMAT = 2
+"""Raised with whatever an older Penstock must not ignore. 2: `marks`."""
+
+_READ = (1, FORMAT)
 
 Positions = Mapping[int, int]
 """Partition of the log -> position."""
@@ -68,6 +71,7 @@ class Offset:
         empty_before: Rows of the grants right before this one of which nothing was admitted: the next rows
             that are stand for them, too.
         empty: Such rows for the next grant; 0 where this one admits any.
+        marks: What tells the rows right before `end` from others; see `penstock.log.marks`. None in format 1.
     """
 
     reader: str
@@ -83,10 +87,13 @@ class Offset:
     sic: float = 0.0
     empty_before: int = 0
     empty: int = 0
+    marks: Positions = field(default_factory=dict)
 
     @classmethod
-    def initial(cls, reader: str, positions: Positions, stream: str = "") -> Offset:
-        return cls(reader, positions, positions, stream=stream)
+    def initial(
+        cls, reader: str, positions: Positions, stream: str = "", marks: Positions | None = None
+    ) -> Offset:
+        return cls(reader, positions, positions, stream=stream, marks=marks or {})
 
     def to_json(self) -> dict[str, Any]:
         encoded: dict[str, Any] = {
@@ -97,8 +104,9 @@ class Offset:
             "end": _encode(self.end),
             "books": self.books.to_json(),
         }
-        if self.late:
-            encoded["late"] = _encode(self.late)
+        for name in ("late", "marks"):
+            if getattr(self, name):
+                encoded[name] = _encode(getattr(self, name))
         if self.plan != KEEP_ALL:
             encoded["plan"] = self.plan.to_json()
         for name in ("ungoverned", "tick"):
@@ -112,11 +120,12 @@ class Offset:
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Offset:
         version = encoded.get("penstock")
-        if version != FORMAT:
+        if version not in _READ:
             raise InvalidInputError(
-                f"an offset of a governed reader has format {FORMAT}",
+                f"an offset of a governed reader has format {' or '.join(map(str, _READ))}",
                 repr(version),
-                "the checkpoint was written by another source or another Penstock; start with a new one",
+                "the checkpoint is of another source or a newer Penstock: use that one, or a new "
+                "checkpointLocation",
             )
         return cls(
             reader=encoded["reader"],
@@ -132,6 +141,7 @@ class Offset:
             sic=encoded.get("sic", 0.0),
             empty_before=encoded.get("empty_before", 0),
             empty=encoded.get("empty", 0),
+            marks=_decode(encoded.get("marks", {})),
         )
 
     @property
@@ -147,7 +157,7 @@ class Offset:
     def advanced(
         self, end: Positions, late: Positions, plan: Plan, books: Books, ungoverned: bool = False
     ) -> Offset:
-        """The offset after the next grant; `books` are those of the grant alone."""
+        """The offset after the next grant, without marks; `books` are those of the grant alone."""
         return replace(
             self,
             grant=self.grant + 1,
@@ -160,6 +170,7 @@ class Offset:
             tick=dict(end) == dict(self.end),
             empty_before=0,
             empty=0,
+            marks={},
         )
 
     def follows(self, before: Offset, set_aside: bool, admitted: int) -> Offset:
@@ -183,9 +194,10 @@ def _decode(encoded: Mapping[str, int]) -> dict[int, int]:
 
 
 def limited(start: Positions, ends: Positions, rows: int | None) -> dict[int, int]:
-    """Ends cut to a number of rows in all, shared by what waits in each partition."""
-    waiting = {p: max(0, end - start.get(p, 0)) for p, end in ends.items()}
+    """Ends cut to a number of rows in all, shared by what waits in each partition; never before the start."""
+    ends = {p: max(end, start.get(p, 0)) for p, end in ends.items()}  # a paced stream's clock may go back
+    waiting = {p: end - start.get(p, 0) for p, end in ends.items()}
     total = sum(waiting.values())
     if rows is None or total <= rows:
-        return dict(ends)
+        return ends
     return {p: start.get(p, 0) + -(-waiting[p] * rows // total) for p in ends}

@@ -104,6 +104,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Plan:
+        unknown = sorted(set(encoded) - set(cls.__slots__))
+        if unknown:
+            raise InvalidInputError(
+                f"a plan has {', '.join(cls.__slots__)}",
+                f"unknown {', '.join(unknown)}",
+                "a newer Penstock made it: use that one, or a new checkpointLocation",
+            )
         chosen = {int(p): tuple(firsts) for p, firsts in encoded.get("chosen", {}).items()}
         return cls(**{**encoded, "chosen": chosen, "windows": tuple(encoded.get("windows", ()))})
 

@@ -36,6 +36,8 @@ def window_rows(log: ReadableStream, end: Positions, stw_us: int) -> float:
         if position > (first := log.start(p)):
             last = log.header_arrays(p, position - 1, position, keys=False)
             begin = log.header_arrays(p, first, first + 1, keys=False)
+            if not (len(last) and len(begin)):
+                continue  # trimmed, or lost, since it was looked at
             newest_us = max(newest_us or 0, int(last.arrival_max_us[-1]))
             oldest_us = min(oldest_us or newest_us, int(begin.arrival_min_us[0]))
     if newest_us is None or oldest_us is None:

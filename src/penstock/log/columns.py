@@ -41,12 +41,35 @@ def check_schema(schema: pa.Schema, key: str | None) -> None:
     for name in schema.names:
         if name.lower() in RESERVED_COLUMNS:  # Spark does not tell them apart
             raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
+    check_can_be_stored(schema)
     if key is not None and key not in schema.names:
         raise InvalidInputError("the key is a column of the stream", repr(key), f"one of {schema.names}")
     if key is not None and not _has_text(schema.field(key).type):
         raise InvalidInputError(
             "the key's values have a text", f"{key} is {schema.field(key).type}", "use a number or a string"
         )
+
+
+def check_can_be_stored(schema: pa.Schema) -> None:
+    """Refuses columns whose rows could be appended and never read."""
+    for field in schema:
+        if _has_dictionary(field.type):  # a segment is a record batch alone, without dictionaries beside it
+            raise InvalidInputError(
+                "a column holds its values themselves, without a dictionary",
+                f"{field.name} is {field.type}",
+                "cast it to the type of its values, or decode it with .dictionary_decode()",
+            )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type is dictionary-encoded, or any type inside it is."""
+    if pa.types.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    if pa.types.is_run_end_encoded(kind):
+        return _has_dictionary(kind.value_type)
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _has_text(kind: pa.DataType) -> bool:

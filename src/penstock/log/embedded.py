@@ -22,7 +22,14 @@ import pyarrow as pa
 
 from penstock.errors import InvalidInputError
 from penstock.log.about import check_partition, read_about, write_about
-from penstock.log.columns import append_schema, check_rows, check_schema, stored_schema, user_schema
+from penstock.log.columns import (
+    append_schema,
+    check_can_be_stored,
+    check_rows,
+    check_schema,
+    stored_schema,
+    user_schema,
+)
 from penstock.log.compact import known_batches, trimmed_before
 from penstock.log.files import locked, replace_text
 from penstock.log.index import Index, to_arrays, to_segment
@@ -119,12 +126,18 @@ class EmbeddedLog:
             rows: With exactly the columns of `append_schema`.
             partition: Where to.
             key: A repeat of the writer's batch, or an older one, is a no-op.
-            arrival_us: When each row arrived, for producers that buffer; else now. Never before the last row.
+            arrival_us: When each row arrived, for producers that buffer; else now. What lies before the
+                last row counts as its arrival, what lies in the future as now.
         """
         check_partition(self, partition)
         check_rows(rows, self.append_schema, self.name)
+        if partition in self._writers:
+            self._writers[
+                partition
+            ].check_process()  # first: after a fork nobody may be left to free the lock
         with self._lock:
             if partition not in self._writers:
+                check_can_be_stored(self.schema)  # streams of old may have such columns
                 self._writers[partition] = Writer(
                     self.name,
                     self._folder(partition),
@@ -158,6 +171,12 @@ class EmbeddedLog:
         check_partition(self, partition)
         found = self._indexes[partition].position_at(arrival_us)
         return self.end(partition) if found is None else max(found, self.start(partition))
+
+    def mark(self, partition: int, position: int) -> int:
+        """What tells the row before a position from any other that may lie there; 0 if there is none."""
+        check_partition(self, partition)
+        found = self._indexes[partition].between(position - 1, position)
+        return int(found[0]["crc"]) if found.size else 0
 
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
         """Headers of the segments that hold rows in [start, end); trimmed rows have none."""

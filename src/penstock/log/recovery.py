@@ -1,4 +1,4 @@
-"""What a writer does first: cutting off what a crash left half-written."""
+"""What a writer does first: cutting off what a crash left half-written, or a power cut took from the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 def recover(folder: Path, index: Index) -> int:
-    """Cuts off what a crash left half-written; returns how many bytes, and says so."""
+    """Cuts off what is not whole at the end; returns how many bytes, and says so."""
     records, trimmed = index.records(), trimmed_before(folder)
     count = records.size
     while count > 0 and not _is_good(folder, records[count - 1 : count], trimmed):
         count -= 1
         while count > 0 and not records[count - 1]["last"]:
             count -= 1
+    lost = _lost(records[count:])  # now: they are a map of the file that is cut
     size = count * index.dtype.itemsize
     cut = index.path.stat().st_size - size
     last_file, keep = (-1, 0)
@@ -42,9 +43,24 @@ def recover(folder: Path, index: Index) -> int:
             os.truncate(path, keep_bytes)
         if keep_bytes == 0:
             path.unlink()
-    if cut:
+    if lost:
+        _log.warning(
+            "%s, partition %d: cut %d bytes: %s", folder.parent.name, int(folder.name[1:]), cut, lost
+        )
+    elif cut:
         _log.warning("%s: cut %d bytes of an unfinished append", folder.parent.name, cut)
     return cut
+
+
+def _lost(records: np.ndarray) -> str:
+    """Says what complete appends are lost with these records."""
+    if not records.size:
+        return ""
+    appends, rows = int((records["last"] == 1).sum()), int(records["rows"].sum())
+    return (
+        f"rows that were acknowledged are lost, {appends} complete appends with {rows} rows, from position "
+        f"{int(records[0]['first_position'])} on; queries that have read them are refused"
+    )
 
 
 def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:

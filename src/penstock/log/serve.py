@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 
@@ -209,8 +208,7 @@ class _Server(fl.FlightServerBase):
                 raise InvalidInputError(
                     "every row has an arrival", "a null", "stamp it or leave the column out"
                 )
-            # a producer's clock that is ahead would hold back every later row's arrival
-            arrival_us = np.minimum(rows.column(where).to_numpy(), int(log.clock() * 1e6))
+            arrival_us = rows.column(where).to_numpy()
             rows = rows.remove_column(where)
         return log.append(rows, request.get("partition", 0), key, arrival_us)
 

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import time
+import weakref
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,12 @@ from penstock.log.recovery import recover
 Fsync = Literal["always", "interval", "never"]
 
 _log = logging.getLogger(__name__)
+
+_JITTER_US = 10_000
+"""Clocks that differ by less are not worth a warning: stamps are rounded, hosts are never quite agreed."""
+
+_warned: set[tuple[Path, str]] = set()
+"""Streams of this process that were warned of, and of what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,14 @@ class Writer:
     ) -> None:
         self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
         self.policy = policy or FsyncPolicy()
+        self._process = os.getpid()
         self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
         try:
             self._open()
         except BaseException:
             os.close(self._lock)
             raise
+        _writers.add(self)
 
     def _open(self) -> None:
         self.recovered_bytes = recover(self.folder, self.index)
@@ -118,6 +127,7 @@ class Writer:
         clock: Callable[[], float],
     ) -> int:
         """Appends rows with the log's columns; returns the partition's end."""
+        self.check_process()
         if rows.num_rows == 0 or (key is not None and key.batch <= self.batches.get(key.writer, -1)):
             return self.end
         stamps = self._stamps(rows.num_rows, arrival_us, clock)
@@ -135,16 +145,43 @@ class Writer:
             self.batches[key.writer] = key.batch
         return self.end
 
+    def check_process(self) -> None:
+        """Refuses a process that was forked from the one that took the lock: two would write one file."""
+        if os.getpid() != self._process:
+            raise InvalidInputError(
+                "a partition has one writer",
+                f"{self.stream}, {self.folder.name} is held by process {self._process}, from which this one "
+                "was forked",
+                "open the stream after the fork, in the process that appends",
+            )
+
     def _stamps(self, count: int, arrival_us: np.ndarray | None, clock: Callable[[], float]) -> np.ndarray:
         now_us = int(clock() * 1e6)
-        if now_us < self.last_arrival_us:
-            _log.warning("%s: the clock went back by %d us", self.stream, self.last_arrival_us - now_us)
+        if now_us < self.last_arrival_us - _JITTER_US:
+            self._warn_once(
+                "the clock went back by %d us; until it is there again, all rows of a partition count as "
+                "arrived with its last row",
+                self.last_arrival_us - now_us,
+            )
         stamps = np.full(count, now_us, np.int64) if arrival_us is None else np.asarray(arrival_us, np.int64)
         if stamps.size != count:
             raise InvalidInputError(
                 "there is one arrival time a row", f"{stamps.size} for {count} rows", "give all"
             )
-        return np.maximum.accumulate(np.maximum(stamps, self.last_arrival_us))
+        if count and int(stamps.max()) > now_us + _JITTER_US:
+            self._warn_once(
+                "rows are stamped up to %d us in the future; they count as arrived now",
+                int(stamps.max()) - now_us,
+            )
+        # one row of the future would hold back every later row's arrival
+        return np.maximum.accumulate(np.maximum(np.minimum(stamps, now_us), self.last_arrival_us))
+
+    def _warn_once(self, warning: str, lead_us: int) -> None:
+        """Once a stream and process: a clock that is wrong is wrong with every append."""
+        about = self.folder.parent.absolute(), warning
+        if about not in _warned:
+            _warned.add(about)
+            _log.warning(f"%s: {warning}", self.stream, lead_us)
 
     def _write_or_undo(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
         if self._data.tell() >= self.config.file_bytes:
@@ -220,14 +257,39 @@ class Writer:
 
     def close(self) -> None:
         """Syncs if the policy asks for it and gives the lock back."""
+        if os.getpid() != self._process:
+            return  # see forked
         try:
             if not self._data.closed:
                 _flush(self._data, self.policy.fsync != "never")
                 _flush(self._index, self.policy.fsync != "never")
         finally:
+            _writers.discard(self)
             self._data.close()
             self._index.close()
             os.close(self._lock)
+
+    def forked(self) -> None:
+        """In a process that was forked: lets go of what is the other's, and writes nothing of it.
+
+        A lock lasts until the last process has closed it, so this one would hold it when the other has died.
+        """
+        self._data.raw.close()  # not the buffers: another thread may have filled them half
+        self._index.raw.close()
+        os.close(self._lock)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+"""Those of this process that hold a lock."""
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer.forked()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _flush(file: IO[bytes], sync: bool) -> None:

@@ -44,6 +44,7 @@ from penstock.grants.selection import (
 from penstock.grants.sic import row_sic
 from penstock.grants.units import Drawn, drawn_by, drawn_column
 from penstock.log.about import read_about
+from penstock.log.marks import check_marks, marks_at
 from penstock.log.open import open_stream
 from penstock.log.protocol import DRAWN, StreamLog
 from penstock.log.readers import ReaderRegistry
@@ -256,16 +257,18 @@ class _Planner:
         at_end = self.options.starting == "latest"
         positions = {p: self.log.end(p) if at_end else self.log.start(p) for p in range(self.log.partitions)}
         reader = f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}"
-        return Offset.initial(reader, positions, self._stream)
+        return Offset.initial(reader, positions, self._stream, marks_at(self.log, positions))
 
     def _check_stream(self, offset: Offset) -> None:
-        """Positions of one stream mean nothing in another: its rows would be skipped or read as others."""
+        """Positions mean nothing in another stream, nor in one that lost its last rows: those that came since
+        would be skipped, or read as others."""
         if offset.stream and self._stream and offset.stream != self._stream:
             raise InvalidInputError(
                 "a checkpoint goes on with the stream it was begun on",
                 f"another one at {self.options.stream}, created since or named instead",
                 "use a new checkpointLocation, or put the stream back",
             )
+        check_marks(self.log, offset.end, offset.marks)
 
     def stop_at_present_end(self) -> None:
         self._until = self._ends()
@@ -277,7 +280,7 @@ class _Planner:
         """The log's true end, so that Spark's own page shows the backlog."""
         if self._shown is None:
             return None
-        return replace(self._shown, end=self._ends()).to_json()
+        return replace(self._shown, end=self._ends(), marks={}).to_json()
 
     def next(self, start: Offset) -> Offset | None:
         """The offset after the next grant; `None` for nothing new."""
@@ -320,7 +323,8 @@ class _Planner:
     def _propose(self, start: Offset, given: Given) -> Offset:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
         sic = row_sic(self.log, draft.end, round(self.options.stw_s * 1e6), given.sources)
-        draft = replace(draft, plan=evened(self.log, draft), sic=sic)
+        marks = marks_at(self.log, draft.end)
+        draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks)
         selections = select(self.log, draft)
         books = grant_books(self.log, draft, selections)
         journal = self._journal_of(start)

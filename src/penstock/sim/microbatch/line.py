@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from penstock.control.client import ControlSilentError
 from penstock.control.governor import Governor
 from penstock.control.members import Answer, Joining
-from penstock.control.server import HOLD_S, hold_s, poll_s
+from penstock.control.operations import HOLD_S, hold_s, poll_s
 from penstock.grants.offset import Offset
 from penstock.log.protocol import StreamLog
 from penstock.sim.microbatch.recording import answer_json
