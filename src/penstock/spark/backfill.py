@@ -161,6 +161,7 @@ class _Work:
         else:
             self._run_windowed(journal, state, entries, ended)
         self.store.move_pins(self.store.load(journal).done, self.floor)
+        self.store.cut_journal()
         return replace(self.report, left=self.store.lane(ended=True).rows)
 
     def _check(self) -> None:
