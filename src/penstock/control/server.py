@@ -27,7 +27,7 @@ from penstock.control.governor import Governor
 from penstock.control.members import Joining, Query
 from penstock.control.memory import CostMemory
 from penstock.control.recording import LiveRecorder
-from penstock.control.replay import describe_manager
+from penstock.control.replay import describe_manager, manager_now
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
 from penstock.control.status import closing_report, status
@@ -332,10 +332,13 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     recorder = None
     if start.get("run"):
         managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
-        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
+        limit = config.record_mb * 1_000_000 or None
+        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
         recorder = LiveRecorder(run)
     memory = CostMemory(Path(start["memory"])) if start.get("memory") else None
     governor = Governor(config, time.time, time.monotonic, recorder, memory)
+    if recorder is not None:
+        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in governor.classes.items()})
     server = ControlServer(start["address"], governor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,7 +3,7 @@
 The run directory holds, beside what the control plane records (see `penstock.control.rundir`):
 
     pipeline.json        the pipeline as it ran
-    measurements.jsonl   a line a second: every class's status, what the producers did
+    measurements.jsonl   a line a second: every class's status, what the producers did; in parts, as there
     checkpoints/         of queries that name none
     errors/<query>.txt   all that Spark said of a query that failed
     summary.json         what `run_pipeline` returns
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.control.client import ControlSilentError
+from penstock.control.parts import Parts, dropped
 from penstock.control.rundir import REPORT, check_new, dump_json
 from penstock.errors import PenstockError
 from penstock.pipeline.settle import settle_views
@@ -137,6 +138,8 @@ class _Running:
         self.queries: dict[str, StreamingQuery] = {}
         self.failed: dict[str, str] = {}
         self._began_s = self._ran_s = 0.0
+        limit = config.record_mb * 1_000_000 or None
+        self._measurements = Parts([directory / MEASUREMENTS], limit)
         self._status: dict[str, Any] | None = None
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
@@ -225,9 +228,8 @@ class _Running:
             return
         self._status = status
         at_s = time.monotonic() - self._began_s
-        self._record(
-            MEASUREMENTS, dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
-        )
+        line = dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
+        self._try_to_record(MEASUREMENTS, lambda: self._measurements.add(line))
         if self._on_status is not None:
             self._on_status(status, at_s)
         with suppress(ControlSilentError):
@@ -271,14 +273,22 @@ class _Running:
             self._selectivity[name].look(self.queries[name])
 
     def _record(self, file: str, text: str) -> None:
-        """Adds to a file of the record. On a full disk that file ends, and the queries go on."""
-        if file in self._ended:
-            return
-        try:
+        """Adds to a file of the record."""
+
+        def add() -> None:
             path = self.directory / file
             path.parent.mkdir(exist_ok=True)
             with path.open("a") as to:
                 to.write(text)
+
+        self._try_to_record(file, add)
+
+    def _try_to_record(self, file: str, write: Callable[[], None]) -> None:
+        """On a full disk a file of the record ends, and the queries go on."""
+        if file in self._ended:
+            return
+        try:
+            write()
         except OSError as error:
             self._ended.add(file)
             self._note(f"{file} of the record ends here, the queries go on: {error}")
@@ -336,6 +346,7 @@ class _Running:
             "queries": queries,
             "streams": self.producers.progress,
             "plan": self._plan,
+            "dropped": dropped(self.directory),
         }
 
     def _statistics(self, built: Built, report: Mapping[str, Any]) -> dict[str, Any]:
