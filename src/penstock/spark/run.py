@@ -29,6 +29,7 @@ from penstock.control.client import ControlSilentError
 from penstock.control.parts import Parts, dropped
 from penstock.control.rundir import REPORT, check_new, dump_json
 from penstock.errors import PenstockError
+from penstock.pipeline.passing import PassingReaders, forget_killed_runs
 from penstock.pipeline.settle import settle_views
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
@@ -133,6 +134,7 @@ class _Running:
     ) -> None:
         self.config, self.directory, self.spark, self.producers = config, directory, spark, producers
         self._on_status, self._note = on_status, note
+        self._passing = PassingReaders(config, directory)
         self.flow: Flow | None = None
         self.built: list[Built] = []
         self.queries: dict[str, StreamingQuery] = {}
@@ -160,6 +162,8 @@ class _Running:
         self._note(f"control plane: {self.flow.address}{shared}")
         for built in build_queries(self.flow, self.config, functions, self.directory):
             self.built.append(built)
+        forget_killed_runs(self.config)
+        self._passing.begin()
         for built in self.built:
             query = self.config.queries[built.name]
             self._note(f"{built.name}: class {query.cls}, {query.sink.kind} sink, {built.guarantee}")
@@ -358,10 +362,14 @@ class _Running:
         return found
 
     def close(self) -> None:
-        """Ends what is still there; after `finish` that is nothing but the sinks' locks."""
+        """Ends what is still there; after `finish` that is sinks' locks, and readers that end with the run."""
         self.producers.stop()
         if self.flow is not None:
             self.flow.stop()
+        try:
+            self._passing.end()
+        except (OSError, PenstockError) as error:
+            self._note(f"readers of this run are not forgotten, the next run tries again: {error}")
         for built in self.built:
             if built.sink is not None:
                 built.sink.close()
