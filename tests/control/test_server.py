@@ -19,11 +19,20 @@ import pytest
 from tests.waits import PATIENCE_S, until
 
 from penstock.config import load_flow_config
-from penstock.control.client import ControlClient, ControlSilentError
+from penstock.control.client import ControlClient, ControlSilentError, peer_user
 from penstock.control.parts import all_parts
 from penstock.control.replay import rebuild_managers, replay
 from penstock.control.rundir import read_run
-from penstock.control.server import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s, serve
+from penstock.control.server import (
+    HOLD_S,
+    LONGEST_HOLD_S,
+    POLL_S,
+    QUESTIONS_PER_S,
+    ControlServer,
+    hold_s,
+    poll_s,
+    serve,
+)
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
@@ -328,6 +337,43 @@ def test_the_socket_belongs_to_its_owner_alone(control: Control) -> None:
     mode = control.path.stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
+
+
+def test_a_client_talks_to_its_own_user_alone(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path in a shared directory can be taken by another user first."""
+    connection = control.raw()
+    assert peer_user(connection) == os.getuid()
+    connection.close()
+    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: os.getuid() + 4321)
+    with pytest.raises(ControlSilentError, match=r"is of this user; got one of user \d+; hint"):
+        control.client().request({"op": "status"})
+    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: 0)
+    assert control.client().request({"op": "status"})
+
+
+def test_a_file_at_the_address_is_refused_and_not_removed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("file")
+    (folder / "data.parquet").write_text("rows")
+    (folder / "flow.yaml").write_text("log: log\nclasses: {gold: {target: 2s}}\n")
+    command = [sys.executable, "-c", "import penstock.cli, sys; sys.exit(penstock.cli.main())"]
+    command += ["control", "serve", str(folder / "flow.yaml"), "--address", f"unix://{folder}/data.parquet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert "a path of its own" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "data.parquet").read_text() == "rows"
+
+
+def test_a_socket_that_a_killed_control_plane_left_is_replaced(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("left")
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(folder / "control.sock"))
+    left.close()
+    control = Control(folder)
+    until(lambda: ControlServer.answers(control.address))
+    assert control.end() == 0
 
 
 def end_by_closing(control: Control) -> None:

@@ -78,7 +78,11 @@ class ControlServer:
 
     async def run(self) -> None:
         """Serves until `stop`."""
-        self.path.unlink(missing_ok=True)
+        if self.path.exists() and not self.path.is_socket():
+            raise InvalidInputError(
+                "the address of a control plane is a path of its own", f"{self.path}, a file", "name another"
+            )
+        self.path.unlink(missing_ok=True)  # a socket that a control plane which was killed left behind
         old_mask = os.umask(0o177)
         try:
             server = await asyncio.start_unix_server(self._accept, str(self.path), limit=1 << 22)
@@ -93,7 +97,8 @@ class ControlServer:
             for task in list(self._connections):
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
-            self.path.unlink(missing_ok=True)
+            if self.path.is_socket():
+                self.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         self._stopping.set()

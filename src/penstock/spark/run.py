@@ -362,7 +362,7 @@ class _Running:
         return found
 
     def close(self) -> None:
-        """Ends what is still there; after `finish` that is sinks' locks, and readers that end with the run."""
+        """Ends what is still there; after `finish` sinks' locks, and readers that end with the run."""
         self.producers.stop()
         if self.flow is not None:
             self.flow.stop()
