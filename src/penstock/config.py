@@ -246,6 +246,9 @@ class FlowConfig(Part):
 
     log: Directory = Field(description="the directory of the stream logs, e.g. logs")
     run: Directory | None = Field(None, description="the directory of this run's record, e.g. runs/today")
+    record_mb: int = Field(
+        256, ge=0, description="megabytes of each file of the record that are kept, the newest; 0 keeps all"
+    )
     classes: dict[Name, ClassConfig] = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
     capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
     slots: int = Field(1, ge=1, description="micro-batches that may run at once, 1 or more")

@@ -243,7 +243,7 @@ def test_the_configuration_and_the_writers_version_are_read_back(tmp_path: Path)
     recorded = read_run(str(tmp_path / "deep" / "down" / "run"))
     assert recorded.config == CONFIG
     assert recorded.penstock_version == __version__
-    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 4
+    assert json.loads((tmp_path / "deep" / "down" / "run" / "config.json").read_text())["format"] == 5
 
 
 def test_a_report_is_written_once_also_after_the_end(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ('{"format": 5}', "this Penstock reads runs up to format 4; got 5; hint: read it with a newer"),
+        ('{"format": 6}', "this Penstock reads runs up to format 5; got 6; hint: read it with a newer"),
         ('{"format": "1"}', r"config\.json states the format of its run; got '1'"),
         ("{}", r"config\.json states the format of its run; got None"),
         ("[1]", r"config\.json states the format of its run; got None"),
@@ -333,7 +333,7 @@ def test_observations_of_other_columns_are_refused(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.ipc.new_stream(str(tmp_path / "run" / "observations.arrows"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(InvalidInputError, match=r"has the columns of format 4; got \['x'\]"):
+    with pytest.raises(InvalidInputError, match=r"has the columns of format 5; got \['x'\]"):
         read_run(tmp_path / "run")
 
 

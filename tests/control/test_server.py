@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,12 +19,15 @@ import pytest
 from tests.waits import PATIENCE_S, until
 
 from penstock.config import load_flow_config
-from penstock.control.client import ControlClient, ControlSilentError
+from penstock.control.client import ControlClient, ControlSilentError, peer_user
 from penstock.control.operations import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
+from penstock.control.parts import all_parts
+from penstock.control.replay import rebuild_managers, replay
 from penstock.control.rundir import read_run
-from penstock.control.server import ControlServer
+from penstock.control.server import ControlServer, serve
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL
 from penstock.log.embedded import EmbeddedLog
 
 
@@ -327,6 +331,43 @@ def test_the_socket_belongs_to_its_owner_alone(control: Control) -> None:
     assert stat.S_IMODE(mode) == 0o600
 
 
+def test_a_client_talks_to_its_own_user_alone(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path in a shared directory can be taken by another user first."""
+    connection = control.raw()
+    assert peer_user(connection) == os.getuid()
+    connection.close()
+    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: os.getuid() + 4321)
+    with pytest.raises(ControlSilentError, match=r"is of this user; got one of user \d+; hint"):
+        control.client().request({"op": "status"})
+    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: 0)
+    assert control.client().request({"op": "status"})
+
+
+def test_a_file_at_the_address_is_refused_and_not_removed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("file")
+    (folder / "data.parquet").write_text("rows")
+    (folder / "flow.yaml").write_text("log: log\nclasses: {gold: {target: 2s}}\n")
+    command = [sys.executable, "-c", "import penstock.cli, sys; sys.exit(penstock.cli.main())"]
+    command += ["control", "serve", str(folder / "flow.yaml"), "--address", f"unix://{folder}/data.parquet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert "a path of its own" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "data.parquet").read_text() == "rows"
+
+
+def test_a_socket_that_a_killed_control_plane_left_is_replaced(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("left")
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(folder / "control.sock"))
+    left.close()
+    control = Control(folder)
+    until(lambda: ControlServer.answers(control.address))
+    assert control.end() == 0
+
+
 def end_by_closing(control: Control) -> None:
     assert control.process.stdin is not None
     control.process.stdin.close()
@@ -368,3 +409,56 @@ def test_it_ends_with_its_driver_and_leaves_a_report(
 def test_without_a_word_on_its_input_it_ends_at_once() -> None:
     command = [sys.executable, "-m", "penstock.control.server"]
     assert subprocess.run(command, input=b"", timeout=PATIENCE_S, check=False).returncode == 0
+
+
+def test_the_record_of_a_control_plane_is_kept_in_parts_that_replay(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.control.parts.PARTS", 10_000)  # a part of a megabyte has a decision or two
+    folder = tmp_path_factory.mktemp("parts")
+    classes = {"gold": {"target": "2s"}, "bulk": {"target": "30s", "manager": "ctrl"}}
+    start = {
+        "address": f"unix://{folder}/control.sock",
+        "config": load_flow_config({"log": folder, "classes": classes, "record_mb": 1}).to_json(),
+        "run": str(folder / "run"),
+        "record": {"kind": "spark"},
+    }
+    with EmbeddedLog.create(folder / "readings", pa.schema([("v", pa.int64())])) as log:
+        log.append(pa.record_batch({"v": pa.array(range(5000), pa.int64())}))
+
+    def drive() -> None:
+        client = ControlClient(start["address"], PATIENCE_S)
+        until((folder / "control.sock").exists)
+        client.request(hello("a", folder / "readings"))
+        offset = Offset.initial("a", {0: 0})
+        while offset.end[0] < 3000:
+            answer = until(lambda: _answered(client, offset))  # noqa: B023 - called at once
+            end = {int(p): position for p, position in answer["end"].items()}
+            offset = offset.advanced(end, {}, KEEP_ALL, Books(end[0] - offset.end[0]))
+            client.request({"op": "planned", "reader": "a", "offset": offset.to_json(), "admitted": 1})
+        client.close()
+
+    async def serve_and_drive() -> None:
+        driver = asyncio.StreamReader()
+        served = asyncio.create_task(serve(start, driver))
+        await asyncio.to_thread(drive)
+        driver.feed_eof()
+        await served
+
+    asyncio.run(serve_and_drive())
+    whole = read_run(folder / "run")
+    assert (whole.dropped, len(whole.decisions) > 2) == (0, True)
+    parts = all_parts(folder / "run" / "decisions.jsonl")
+    assert len(parts) > 2
+    for name in ("decisions-000001.jsonl", "observations-000001.arrows"):
+        (folder / "run" / name).unlink()
+    rest = read_run(folder / "run")
+    assert rest.dropped == 1
+    assert set(rest.managers) == {"gold", "bulk"}
+    names = {seen.cls for seen in rest.observations}
+    assert replay(rest, rebuild_managers(rest.config, names, states=rest.managers)).first_difference is None
+
+
+def _answered(client: ControlClient, offset: Offset) -> dict[str, Any] | None:
+    got = client.request(ask("a", offset))
+    return None if got.get("wait") else got

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import InvalidInputError
+from penstock.grants.cutting import Needed
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
@@ -190,8 +197,6 @@ def test_a_journal_that_does_not_exist_is_empty(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_and_not_a_plan_that_is_half_there(writer: JournalWriter) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    import os
-
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._file)
     os.close(full)
@@ -216,3 +221,193 @@ def test_a_line_of_a_journal_that_is_none_counts_as_torn(writer: JournalWriter, 
     writer.path.write_text(writer.path.read_text() + line + "\n")
     journal = read_journal(writer.path)
     assert (list(journal.entries), journal.torn) == ([1], 1)
+
+
+# -- cutting ----------------------------------------------------------------------------------------
+
+
+def long_journal(writer: JournalWriter, grants: int = 200) -> list[Offset]:
+    offsets = [START]
+    for seed in range(grants):
+        offsets.append(grown(offsets[-1], 10, Plan("row", row_keep=SCALE // 2, seed=seed)))
+        writer.proposed(offsets[-1])
+        writer.planned(offsets[-1])
+    return offsets[1:]
+
+
+def test_a_long_journal_is_cut_behind_what_is_needed_and_goes_on(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.grants.journal.CUT_BYTES", 1000)
+    offsets = long_journal(writer)
+    size, whole = writer.path.stat().st_size, read_journal(writer.path)
+    assert writer.is_long
+    assert writer.cut(Needed({0: 1500}))
+    assert not writer.is_long
+    assert writer.path.stat().st_size < size / 3
+    after = read_journal(writer.path)
+    assert [entry.offset for entry in after.logged()] == offsets[150:]
+    assert after.entries == {n: entry for n, entry in whole.entries.items() if n > 150}
+    assert after.began() == whole.began() == (1, {0: 0})
+    assert after.books_before(151) == offsets[149].books
+    assert after.torn == 0
+    following = grown(offsets[-1], 5)
+    writer.proposed(following)
+    assert writer.planned(following) == 1
+    writer = again(writer)
+    assert writer.planned(following) == 2, "the lock and the file are those of the journal that was cut"
+    assert ends(read_journal(writer.path))[-2:] == [2000, 2005]
+    assert writer.cut(Needed({0: 10_000}))
+    assert ends(read_journal(writer.path)) == [2000, 2005], "a restart needs the last two"
+    assert read_journal(writer.path).began() == (1, {0: 0})
+
+
+def test_a_journal_is_cut_only_where_half_of_it_goes(writer: JournalWriter) -> None:
+    long_journal(writer, 100)
+    before = writer.path.read_bytes()
+    assert not writer.cut(Needed({0: 400}))
+    assert not writer.cut(Needed({}))
+    assert not writer.cut(Needed({0: 10_000}, done=3, pending=True)), "a backfill has begun with grant 4"
+    assert writer.path.read_bytes() == before
+
+
+def test_a_crash_at_any_step_of_a_cut_leaves_a_journal_that_is_whole(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = long_journal(writer)
+    steps = [
+        "fcntl.flock",
+        "shutil.copyfileobj",
+        "os.fsync",
+        "pathlib.Path.replace",
+        "penstock.grants.journal.sync_directory",
+    ]
+    for number, step in enumerate(steps):
+
+        def die(*_: object) -> None:
+            raise OSError("killed here")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(step, die)
+            with pytest.raises(OSError, match="killed here"):
+                writer.cut(Needed({0: 1200 + 100 * number}))
+        found = read_journal(writer.path)
+        assert [entry.offset for entry in found.logged()] == offsets[min(found.entries) - 1 :]
+        assert set(range(120 + 10 * number + 1, 201)) <= set(found.entries)
+        writer.path.with_name(f"{writer.path.name}.77.new").write_text("half a li")  # killed, not raised
+        writer = again(writer)
+        assert [path.name for path in writer.path.parent.iterdir()] == ["fraud-1.jsonl"]
+        assert writer.planned(offsets[-1]) == number + 2, "the planner that starts goes on"
+
+
+def test_a_cut_leaves_the_proposals_that_hold_when_numbers_were_proposed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orphans, and checkpoints that are put back: numbers are not in order in the file."""
+    monkeypatch.setattr("os.fsync", lambda _: None)  # thousands of them take a while
+    dice = random.Random(7)
+    for turn in range(60):
+        writer = JournalWriter(tmp_path / str(turn), "fraud-1")
+        chain = [START]
+        for _ in range(dice.randrange(20, 80)):
+            if dice.random() < 0.15:  # what follows is proposed anew
+                del chain[max(1, len(chain) - dice.choice([1, 1, 1, 2, 10])) :]
+                writer = again(writer)
+            chain.append(grown(chain[-1], dice.randrange(1, 20)))
+            writer.proposed(chain[-1])
+            if dice.random() < 0.9:
+                writer.planned(chain[-1])
+        whole = read_journal(writer.path)
+        needed = Needed({0: dice.randrange(0, chain[-1].end[0] + 1)})
+        writer.cut(needed)
+        after = read_journal(writer.path)
+        stay = {n: e for n, e in whole.entries.items() if not needed.may_go(e.offset) or n > len(chain) - 3}
+        assert after.entries == {n: e for n, e in whole.entries.items() if n in after.entries}
+        assert set(stay) <= set(after.entries)
+        for number in stay:
+            assert after.books_before(number) == whole.books_before(number)
+        assert after.began() == whole.began()
+        writer.close()
+
+
+def test_a_checkpoint_put_back_behind_a_cut_is_a_journal_that_begins_there(writer: JournalWriter) -> None:
+    offsets = long_journal(writer)
+    assert writer.cut(Needed({0: 1500}))
+    writer = again(writer)
+    other = grown(offsets[99], 1)
+    writer.proposed(other)
+    writer.planned(other)
+    found = read_journal(writer.path)
+    assert list(found.entries) == [101]
+    assert found.books_before(101) is None
+    assert found.cut is not None
+    assert found.cut.last == 100
+
+
+def test_a_backfilled_grant_that_was_proposed_anew_is_not_cut(writer: JournalWriter) -> None:
+    """A lane command must still find that the checkpoint was put back behind the backfill."""
+    offsets = long_journal(writer, 120)
+    backfilled = Needed({0: 2000}, 50, offsets[49].to_json())
+    writer = again(writer)
+    for seed in range(100):
+        offsets[20 + seed] = grown(offsets[19 + seed], 10, Plan("row", row_keep=SCALE // 3, seed=seed))
+        writer.proposed(offsets[20 + seed])
+        writer.planned(offsets[20 + seed])
+    assert not writer.cut(backfilled)
+    assert 50 in read_journal(writer.path).entries
+    assert writer.cut(Needed({0: 2000}, 50, offsets[49].to_json()))
+
+
+# -- one owner --------------------------------------------------------------------------------------
+
+
+def test_a_journal_has_one_owner_until_its_process_ends_however_it_does(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys; from pathlib import Path\n"
+        "from penstock.grants.journal import JournalWriter\n"
+        "writer = JournalWriter(Path(sys.argv[1]), 'fraud-1')\n"
+        "child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n"
+        "print(child.pid, flush=True); sys.stdin.read()\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "plans")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    with owner.stdin, owner.stdout:
+        child = int(owner.stdout.readline())
+        with pytest.raises(
+            InvalidInputError, match=r"used by one query at a time; got reader fraud-1, .* hint"
+        ):
+            JournalWriter(tmp_path / "plans", "fraud-1", wait_s=0.0)
+        JournalWriter(tmp_path / "plans", "fraud-2", wait_s=0.0).close()
+        os.kill(child, signal.SIGSTOP)  # a child that its process leaves behind
+        owner.kill()
+        owner.wait()
+        try:
+            JournalWriter(tmp_path / "plans", "fraud-1", wait_s=0.0).close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_journal_that_was_cut_is_still_owned(writer: JournalWriter) -> None:
+    long_journal(writer)
+    assert writer.cut(Needed({0: 1500}))
+    with pytest.raises(InvalidInputError, match="used by one query at a time"):
+        JournalWriter(writer.path.parent, "fraud-1", wait_s=0.0)
+    writer.close()
+    JournalWriter(writer.path.parent, "fraud-1", wait_s=0.0).close()
+
+
+def test_a_planner_waits_for_the_one_before_it_to_end(writer: JournalWriter) -> None:
+    opened: list[JournalWriter] = []
+    waiting = threading.Thread(
+        target=lambda: opened.append(JournalWriter(writer.path.parent, "fraud-1", 600))
+    )
+    waiting.start()
+    writer.close()
+    waiting.join()
+    opened[0].close()

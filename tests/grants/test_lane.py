@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.journal import Journal, JournalWriter, read_journal
-from penstock.grants.lane import decided, lane, pins_for, readable_rows, shed_of, shed_rows
+from penstock.grants.lane import Shed, decided, lane, pins_for, readable_rows, shed_of, shed_rows
 from penstock.grants.lane_progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan, plan_for
@@ -158,6 +158,47 @@ def test_kept_and_shed_rows_are_all_rows_each_once(made: list[tuple], segment_ro
         found = lane(log, journal, journal.logged())
         assert (found.rows, found.gone) == (len(seen), 0)
         _open.pop().close()
+
+
+def shed_by_grant(store: LaneStore, journal: Journal) -> dict[int, Shed]:
+    """What lies in a lane, by grant."""
+    undone = store.undone(journal, ended=True)
+    found = {entry.offset.grant: shed_of(store.log, journal, entry) for entry in undone}
+    return {grant: shed for grant, shed in found.items() if shed.rows}
+
+
+@settings(max_examples=40)
+@given(st.lists(grants, min_size=4, max_size=9), st.integers(0, 6), st.integers(0, 5))
+def test_a_journal_that_was_cut_has_the_same_lane(made: list[tuple], done: int, keep: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shedding = Shedding(Path(folder), partitions=2, segment_rows=40)
+        for p in (0, 1):
+            shedding.append(1600, p)
+        for plan, rows_0, rows_1, late_part, poison in made[:-1]:
+            start = shedding.offset.end
+            end = {0: start[0] + rows_0, 1: start[1] + rows_1}
+            late = {p: min(start[p] + int(late_part * (end[p] - start[p])), end[p]) for p in end}
+            whole = plan if plan.row_keep < keep * 2**30 else KEEP_ALL
+            shedding.grant(whole, late if keep > 2 else {}, end, poison=poison)
+        journal, log, store = shedding.read_journal(), shedding.log, shedding.store
+        done = min(done, len(made) - 2)
+        ReaderRegistry(log).advance(READER, shedding.offset.start, pins_for(log, journal, 0))
+        if done:
+            store.folder.mkdir()
+            store.finish(LaneProgress(), journal, Stretch(1, 1, done, "here"), 0, 0, {})
+        found = shed_by_grant(store, journal)
+        windows = Windows("at", 10.0)
+        planned = plan_windows(log, journal, store.undone(journal, True), windows, closed=True)
+        shedding.journal.cut(store.needed())
+        after = shedding.read_journal()
+        assert [entry.offset for entry in after.logged()][-2:] == [e.offset for e in journal.logged()][-2:]
+        assert found == shed_by_grant(store, after)
+        assert pins_for(log, after, done) == pins_for(log, journal, done)
+        assert store.lane(ended=True) == lane(log, journal, store.undone(journal, True))
+        again = plan_windows(log, after, store.undone(after, True), windows, closed=True)
+        assert (again.touched.tolist(), again.ranges) == (planned.touched.tolist(), planned.ranges)
+        assert again.incomplete.tolist() == planned.incomplete.tolist()
+        shedding.close()
 
 
 def test_a_segment_that_was_kept_whole_is_not_read(shedding: Shedding) -> None:

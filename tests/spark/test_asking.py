@@ -16,7 +16,7 @@ import pytest
 from penstock.config import load_flow_config
 from penstock.control.governor import Governor
 from penstock.control.server import ControlServer
-from penstock.errors import InvalidInputError
+from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.log.embedded import EmbeddedLog
@@ -320,3 +320,19 @@ def test_a_refusal_of_the_control_plane_reaches_the_query(served: Served, stream
 def test_a_wrong_address_is_said_at_once() -> None:
     with pytest.raises(InvalidInputError, match="a control plane's address is unix:///path; got 'tcp://x'"):
         Asking(SourceOptions(stream="s", read_from="s", address="tcp://x"))
+
+
+def test_a_planner_whose_driver_has_ended_does_not_wait_for_its_turn_any_more(
+    served: Served, stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would own its plan journal meanwhile, and the driver that is started again could not."""
+    served.start()
+    holder, _ = waiting_asking(served.folder)
+    while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
+        pass
+    orphan, _ = waiting_asking(served.folder)
+    monkeypatch.setattr("os.getppid", lambda: 1 << 30)
+    with pytest.raises(PenstockError, match="query fraud: its driver has ended"):
+        orphan.planned(Offset("fraud-2", {0: 0}, {0: 1500}, grant=3, books=Books(1500)), 1500)
+    orphan.close()
+    holder.close()

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedLog
+from penstock.log.readers import ReaderRegistry
 from penstock.pipeline.load import load_pipeline
 from penstock.spark.run import failure, run_pipeline
 
@@ -97,6 +98,19 @@ def test_results_can_be_read_by_another_query_of_the_pipeline(spark: SparkSessio
     assert {"at_s", "classes", "streams"} <= set(json.loads(lines[-1]))
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == report
     assert json.loads((tmp_path / "run" / "pipeline.json").read_text())["streams"]["tenths"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_readers_end_with_a_run_unless_their_checkpoints_are_kept(
+    spark: SparkSession, tmp_path: Path, kept: bool
+) -> None:
+    more = {"checkpoints": str(tmp_path / "kept")} if kept else {}
+    raw = spec(tmp_path, {"few": query("SELECT n FROM numbers", sink="noop")}, trim=True, **more)
+    report = run(spark, tmp_path, raw, 2.0)
+    assert report["ok"]
+    assert report["dropped"] == {}
+    found = ReaderRegistry(EmbeddedLog(tmp_path / "log" / "numbers")).readers()
+    assert len(found) == int(kept), "rows are kept for a query that goes on, and for no other"
 
 
 def test_a_record_that_cannot_be_written_ends_and_the_queries_go_on(

@@ -86,7 +86,12 @@ def change(world: World, random: np.random.Generator) -> None:
     """Some keys of a class; a refusal (a target below the floor) is an answer, too."""
     names = list(world.case.classes)
     name = names[random.integers(len(names))]
-    logs = [ledger.truth.log for r in world.running.values() if r.case.cls == name for ledger in r.ledgers.values()]
+    logs = [
+        ledger.truth.log
+        for r in world.running.values()
+        if r.case.cls == name
+        for ledger in r.ledgers.values()
+    ]
     drawn = class_of(random, all(log.key_column is not None for log in logs))
     settings = {"shedder": drawn.pop("shedder"), "shedder_settings": drawn.pop("shedder_settings")}
     chosen = {key: value for key, value in drawn.items() if random.random() < 0.4}

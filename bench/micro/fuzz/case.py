@@ -81,7 +81,9 @@ class Case:
 
     def described(self) -> str:
         """For people: enough to see what is special."""
-        lines = [f"seed {self.seed}, {self.seconds:g} s, features {', '.join(sorted(self.features)) or 'none'}"]
+        lines = [
+            f"seed {self.seed}, {self.seconds:g} s, features {', '.join(sorted(self.features)) or 'none'}"
+        ]
         lines += [f"flow {self.flow}"]
         lines += [f"class {name}: {config}" for name, config in self.classes.items()]
         lines += [str(each) for each in (*self.streams, *self.queries)]

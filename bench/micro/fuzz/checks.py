@@ -129,7 +129,8 @@ def _check_columns(where: str, offset: Offset, rows: pa.Table | None, admitted: 
     first = offset.books.admitted - admitted
     numbers = np.sort(rows.column("_seq").to_numpy())
     require(
-        np.array_equal(numbers, np.arange(first, first + admitted)), f"{where}: _seq is not {first}, {first + 1}, ..."
+        np.array_equal(numbers, np.arange(first, first + admitted)),
+        f"{where}: _seq is not {first}, {first + 1}, ...",
     )
 
 
@@ -138,7 +139,8 @@ def _check_whole(where: str, ledger: Ledger, entry: Entry, kept: Ids) -> None:
     log, offset = ledger.truth.log, entry.offset
     dropped = _ids(log, entry)
     parts = [
-        ledger.truth.between(p, max(offset.start.get(p, 0), log.start(p)), end) for p, end in offset.end.items()
+        ledger.truth.between(p, max(offset.start.get(p, 0), log.start(p)), end)
+        for p, end in offset.end.items()
     ]
     there = np.sort(np.concatenate([NONE, *parts]))
     both = np.sort(np.concatenate([kept, dropped]))
@@ -211,7 +213,9 @@ def _check_status(world: World, running: Running, found: dict) -> None:
         known = ledger.offsets.get(reader.counted.grant, ledger.first)
         if reader.counted.grant in (0, known.grant):
             shown = Books(*(each[k] for k in ("admitted", "sampled", "late", "expired", "poison")))
-            require(shown == known.books, f"{ledger.reader}: the status has {shown}, its offset {known.books}")
+            require(
+                shown == known.books, f"{ledger.reader}: the status has {shown}, its offset {known.books}"
+            )
         latest = running.query.offsets[ledger.reader].grant
         require(
             latest - 1 <= reader.counted.grant <= latest,

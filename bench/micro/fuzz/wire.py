@@ -13,7 +13,7 @@ from penstock.errors import InvalidInputError
 from penstock.sim.microbatch import VirtualCluster
 
 
-class Held(BaseException):  # noqa: N818 - not an error: nothing between here and the query may catch it
+class Held(BaseException):
     """A source waits: virtual time passes, then the same call is made again."""
 
     def __init__(self, seconds: float, held: bool = True) -> None:

@@ -21,9 +21,8 @@ import penstock.spark.source as source_module
 from penstock.config import load_flow_config
 from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.open import open_stream
 from penstock.log.writer import LogConfig
-from penstock.sim.microbatch import Line, Machine, Point, SimulatedQuery, VirtualCluster
+from penstock.sim.microbatch import Line, Machine, SimulatedQuery, VirtualCluster
 from penstock.spark.source import SourceOptions
 
 from . import actions
@@ -298,5 +297,3 @@ def _errors_logged() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = before
-
-

@@ -175,7 +175,8 @@ def _shown(value: object) -> str:
 
 def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
     """One lane as JSON has it."""
-    lane, progress, reader = store.lane(ended), store.load(store.journal()), store.registered()
+    journal, reader = store.journal(), store.registered()
+    lane, progress = store.lane(ended, journal=journal), store.load(journal)
     return {
         "stream": store.directory.name,
         "reader": store.reader,

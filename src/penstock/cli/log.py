@@ -58,13 +58,13 @@ def readers_command(stream: StreamArgument, json: JsonOption = None, force: Forc
     """List a stream's readers: how far each is, how far behind, and what it keeps from being trimmed."""
     claim_output(json, force)
     log = load_stream(stream)
-    found = [
+    found: list[dict[str, object]] = [
         {
             "reader": reader.name,
             "partition": partition,
             "position": reader.positions.get(partition, 0),
             "behind": log.end(partition) - reader.positions.get(partition, 0),
-            "keeps_from": reader.needs_from(partition),
+            "keeps_from": reader.keeps_from(partition),
             "seen_s": reader.seen_s,
         }
         for reader in ReaderRegistry(log).readers()

@@ -38,7 +38,7 @@ def replay_command(
     recorded = read_run(run)
     classes = list(dict.fromkeys(observation.cls for observation in recorded.observations))
     classes = classes or list(recorded.config.get("classes", [""]))  # it was cut off before the first
-    managers = rebuild_managers(recorded.config, classes, manager)
+    managers = rebuild_managers(recorded.config, classes, manager, recorded.managers)
     result = replay(recorded, managers, exchange=manager is None)
     before, after = _names(recorded, managers)
     summary = _summary(result)
@@ -51,6 +51,8 @@ def replay_command(
     shed = shed_summary(recorded)
     if shed:
         console.print(_shed_table(shed))
+    if recorded.dropped:
+        console.print(_beginning(recorded))
     if recorded.truncated:
         console.print("The recording was cut off; what is whole was replayed.")
     gives_grants = any(chosen.gives_grants for chosen in managers.values())
@@ -64,6 +66,7 @@ def replay_command(
     if json is not None:
         details: dict[str, Any] = {"run": str(run), "recorded_manager": before}
         details |= {"replayed_manager": after, "truncated": recorded.truncated, "shedding": shed}
+        details |= {"dropped_parts": recorded.dropped}
         write_json(json, loads(dump_json(details | summary | _first_difference(result))))
     if manager is None and result.identical < result.total:
         raise typer.Exit(1)
@@ -75,6 +78,16 @@ def _names(recorded: RecordedRun, managers: Mapping[str, Manager[Any, Any]]) -> 
     before = [str(known.get(cls, recorded.config).get("manager", "unknown")) for cls in managers]
     after = [chosen.name for chosen in managers.values()]
     return ", ".join(dict.fromkeys(before)) or "unknown", ", ".join(dict.fromkeys(after)) or "unknown"
+
+
+def _beginning(recorded: RecordedRun) -> str:
+    """What is missing of a record that had a limit."""
+    parts = "part was" if recorded.dropped == 1 else f"{recorded.dropped} parts were"
+    since = ""
+    if recorded.observations:
+        first = recorded.observations[0]
+        since = f", from observation {first.id} of class {first.cls} on"
+    return f"The first {parts} dropped, as the record has a limit; what is left was replayed{since}."
 
 
 def _shed_table(shed: list[dict[str, Any]]) -> Table:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +53,12 @@ class ControlClient:
             raise ControlSilentError(
                 f"the control plane at {self.address} answers; got {error}; hint: is it running?"
             ) from error
+        if (user := peer_user(connection)) not in (None, 0, os.getuid()):
+            connection.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} is of this user; got one of user {user}; "
+                "hint: use a path in a directory of your own"
+            )
         self._socket, self._buffer = connection, b""
 
     def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
@@ -97,3 +105,15 @@ class ControlClient:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """Whose process serves a Unix socket; `None` where the system does not tell.
+
+    A path in a directory that all users share may be taken by somebody else first.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", found)
+    return int(user)

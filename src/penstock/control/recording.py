@@ -18,6 +18,10 @@ class LiveRecorder:
         self._run = run
         self._ended = False
 
+    def follow(self, managers: Callable[[], Mapping[str, object]]) -> None:
+        """Says how to look at the managers, by class; a part of the record begins with their states."""
+        self._run.managers = managers
+
     def record(self, step: Step) -> None:
         self._try(lambda: self._run.record(step))
 

@@ -86,7 +86,7 @@ def replay(
         exchange: Whether a manager that was exchanged while the run went on is exchanged here too.
     """
     by_class = _by_class(run, managers)
-    changes = list(run.changes) if exchange else []
+    changes = _changes(run) if exchange else []
     recorded = run.decisions[: len(run.observations)]
     decisions: list[Decision] = []
     identical, first = 0, None
@@ -137,6 +137,14 @@ def _by_class(run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager
     return dict.fromkeys(classes, managers)
 
 
+def _changes(run: RecordedRun) -> list[dict[str, Any]]:
+    """Managers that were exchanged since the first observation that is left of their class."""
+    firsts: dict[str, int] = {}
+    for observation in run.observations if run.dropped else ():
+        firsts.setdefault(observation.cls, observation.id)
+    return [change for change in run.changes if change["observation_id"] >= firsts.get(change["cls"], 0)]
+
+
 def _is_due(change: Mapping[str, Any], observation: Observation) -> bool:
     return bool(change["cls"] == observation.cls and change["observation_id"] <= observation.id)
 
@@ -146,18 +154,32 @@ def describe_manager(manager: Manager[Any, Any]) -> dict[str, object]:
     return {"manager": manager.name, "manager_settings": asdict(manager.config)}
 
 
+def manager_now(manager: LoadManager) -> dict[str, object]:
+    """The same for a manager that has decided already: `rebuild_managers` goes on from its state."""
+    assert isinstance(manager, Manager)  # what a class is configured with
+    return {**describe_manager(manager), "state": manager.snapshot()}
+
+
 def rebuild_managers(
-    config: Mapping[str, Any], classes: Iterable[str], name: str | None = None
+    config: Mapping[str, Any],
+    classes: Iterable[str],
+    name: str | None = None,
+    states: Mapping[str, Any] | None = None,
 ) -> dict[str, Manager[Any, Any]]:
-    """Fresh load managers for a replay, by class; see `rebuild_manager`.
+    """Load managers for a replay, by class; see `rebuild_manager`.
 
     Args:
         config: A recorded run's configuration: of several classes under `classes`, or of one.
         classes: Those that occur in the run.
-        name: `None` for the recorded managers; a name for that one in every class.
+        name: `None` for the recorded managers; a name for that one, fresh, in every class.
+        states: By class what `manager_now` gave, of a run whose beginning is missing.
     """
-    recorded = config.get("classes", {})
-    return {cls: rebuild_manager(recorded.get(cls, config), name) for cls in classes}
+    recorded, states = config.get("classes", {}), states or {}
+    built = {cls: rebuild_manager(states.get(cls) or recorded.get(cls, config), name) for cls in classes}
+    for cls, manager in built.items():
+        if name is None and cls in states:
+            manager.restore(_finite(states[cls]["state"]))
+    return built
 
 
 def rebuild_manager(config: Mapping[str, Any], name: str | None = None) -> Manager[Any, Any]:
@@ -198,6 +220,15 @@ def _decode(key: str, value: Any) -> Any:
             raise InvalidInputError("a controller has the gains a, b0 and b1", dict(value), "give all three")
         return Controller(**value)
     return float(value) if value in _NOT_FINITE else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON values with the infinities and NaN that were written as strings."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
 
 
 def _keep(decisions: list[Decision]) -> FloatArray:

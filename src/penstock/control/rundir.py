@@ -6,6 +6,9 @@
     changes.jsonl        managers that were exchanged while it ran, if any were
     report.json          the closing report, if there is one
 
+Where the record has a limit, the oldest observations, decisions and lines of SIC go (`control/parts.py`). A
+part of the decisions then begins with the managers as they were, so that a replay can begin there.
+
 JSON has no infinities and no NaN: they are written as the strings "Infinity", "-Infinity" and "NaN", which
 `float()` reads back. A run that was killed loses at most the observations of its last batch.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -26,10 +29,11 @@ import pyarrow as pa
 
 from penstock import __version__
 from penstock.control.cycle import Step
+from penstock.control.parts import Parts, all_parts, dropped
 from penstock.errors import InvalidInputError
 from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 
-FORMAT = 4
+FORMAT = 5
 BATCH_ROWS = 64
 
 CONFIG, OBSERVATIONS, DECISIONS, CHANGES, SIC, REPORT = (
@@ -40,6 +44,8 @@ CONFIG, OBSERVATIONS, DECISIONS, CHANGES, SIC, REPORT = (
     "sic.jsonl",
     "report.json",
 )
+
+_FILES = (CONFIG, OBSERVATIONS, DECISIONS)
 
 _FLOATS = pa.list_(pa.field("item", pa.float64(), nullable=False))
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -76,7 +82,7 @@ OBSERVATION_SCHEMA = pa.schema(
     ]
 )
 _READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA) - n]) for n in range(3)]
-"""Of format 3 (and 4), 2 and 1: each has a column more than the one before."""
+"""Of format 3 (and later ones), 2 and 1: each has a column more than the one before."""
 
 
 def check_new(path: Path) -> None:
@@ -92,19 +98,30 @@ def check_new(path: Path) -> None:
 class RunDirectory:
     """Writes a run directory; a `Recorder` for the cycle. Close it, or use it in a `with`."""
 
-    def __init__(self, path: Path, batch_rows: int) -> None:
+    def __init__(self, path: Path, batch_rows: int, limit_bytes: int | None) -> None:
         self.path, self._batch_rows = path, batch_rows
         self._rows: list[dict[str, object]] = []
         self._closed = False
-        self._decisions = (path / DECISIONS).open("x", encoding="ascii", newline="\n")
-        self._observations = (path / OBSERVATIONS).open("xb")
+        self._parts = Parts([path / DECISIONS, path / OBSERVATIONS], limit_bytes)
+        self._sic = Parts([path / SIC], limit_bytes)
+        self.managers: Callable[[], Mapping[str, object]] = dict
+        """By class the manager as it is now, with its state: see `replay.manager_now`."""
+        self._open()
+
+    def _open(self) -> None:
+        self._decisions = (self.path / DECISIONS).open("x", encoding="ascii", newline="\n")
+        self._observations = (self.path / OBSERVATIONS).open("xb")
         self._batches = pa.ipc.new_stream(
             self._observations, OBSERVATION_SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")
         )
 
     @classmethod
     def create(
-        cls, path: Path | str, config: Mapping[str, object], batch_rows: int = BATCH_ROWS
+        cls,
+        path: Path | str,
+        config: Mapping[str, object],
+        batch_rows: int = BATCH_ROWS,
+        limit_bytes: int | None = None,
     ) -> RunDirectory:
         """Starts a run directory.
 
@@ -112,6 +129,7 @@ class RunDirectory:
             path: A new or empty directory; its parents are made.
             config: JSON values; `replay.describe_manager` gives the part that replay needs.
             batch_rows: How many observations are written at a time.
+            limit_bytes: How much of observations, of decisions and of lines of SIC is kept; `None` for all.
         """
         path = Path(path)
         check_new(path)
@@ -125,7 +143,7 @@ class RunDirectory:
         text = dump_json({"format": FORMAT, "penstock_version": __version__, **config}, indent=2)
         path.mkdir(parents=True, exist_ok=True)
         _write_new(path / CONFIG, text)
-        return cls(path, batch_rows)
+        return cls(path, batch_rows, limit_bytes)
 
     def record(self, step: Step) -> None:
         """Writes a decision at once, its observation with the next batch."""
@@ -138,35 +156,48 @@ class RunDirectory:
         self._rows.append(_to_row(step.observation))
         if len(self._rows) >= self._batch_rows:
             self._write_batch()
+        if any(self._parts.is_full(file.tell()) for file in (self._decisions, self._observations)):
+            self._next_part()
+
+    def _next_part(self) -> None:
+        """Both files together: what was observed and what was decided stay side by side."""
+        self._end_files()
+        self._parts.next()
+        self._open()
+        self._decisions.write(dump_json({"part": self._parts.number, "managers": self.managers()}) + "\n")
+        self._decisions.flush()
 
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None:
         """Notes that a class has another manager from an observation on; see `replay.describe_manager`."""
-        self._add(CHANGES, {"cls": cls, "observation_id": observation_id, **manager})
+        line = {"cls": cls, "observation_id": observation_id, **manager}
+        with (self.path / CHANGES).open("a", encoding="ascii", newline="\n") as file:
+            file.write(dump_json(line) + "\n")
 
     def record_sic(self, line: Mapping[str, object]) -> None:
         """Notes what a micro-batch of a query stands on."""
-        self._add(SIC, line)
+        self._sic.add(dump_json(line) + "\n")
 
     def record_shedding(self, line: Mapping[str, object]) -> None:
         """Writes what a class's shedder decided, at once; `shedder` in it tells it from a manager's line."""
         self._decisions.write(dump_json(line) + "\n")
         self._decisions.flush()
 
-    def _add(self, name: str, line: Mapping[str, object]) -> None:
-        with (self.path / name).open("a", encoding="ascii", newline="\n") as file:
-            file.write(dump_json(line) + "\n")
-
     def write_report(self, report: Mapping[str, object]) -> None:
-        """Writes the closing report, once; also after `close`."""
+        """Writes the closing report, once; also after `close`. It says what of the record was dropped."""
         if (self.path / REPORT).exists():
             raise InvalidInputError("a run has one report", self.path / REPORT, "write it at the end")
-        _write_new(self.path / REPORT, dump_json(report, indent=2))
+        gone = dropped(self.path)
+        whole = {**report, "dropped": gone} if gone else report
+        _write_new(self.path / REPORT, dump_json(whole, indent=2))
 
     def close(self) -> None:
         """Writes what is buffered and ends the files; again is a no-op."""
         if self._closed:
             return
         self._closed = True
+        self._end_files()
+
+    def _end_files(self) -> None:
         with self._decisions, self._observations:
             self._write_batch()
             self._batches.close()
@@ -206,6 +237,8 @@ class RecordedRun:
         shedding: What shedders of classes decided: shedder, class, query, reason and rows.
         truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
             decisions than observations, which are written in batches.
+        dropped: Parts of the record that were removed because it had a limit: the beginning is missing.
+        managers: By class the manager where what is left begins; empty where nothing was removed.
     """
 
     config: dict[str, Any]
@@ -215,6 +248,8 @@ class RecordedRun:
     truncated: bool
     changes: list[dict[str, Any]] = field(default_factory=list)
     shedding: list[dict[str, Any]] = field(default_factory=list)
+    dropped: int = 0
+    managers: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(path: Path | str) -> RecordedRun:
@@ -222,8 +257,13 @@ def read_run(path: Path | str) -> RecordedRun:
     path = Path(path)
     config = _read_config(path)
     version = str(config.pop("penstock_version", "unknown"))
-    observations, observations_whole = _read_observations(path / OBSERVATIONS)
-    lines, shedding, decisions_whole = _read_decisions(path / DECISIONS)
+    observed, decided = all_parts(path / OBSERVATIONS), all_parts(path / DECISIONS)
+    first = max(min(observed), min(decided))
+    observations, observations_whole = _read_observations([f for n, f in observed.items() if n >= first])
+    found = _Decisions()
+    for part in (file for number, file in decided.items() if number >= first):
+        found.read(part)
+    lines = found.decisions
     for observation, (observation_id, _) in zip(observations, lines, strict=False):
         if observation.id != observation_id:
             raise InvalidInputError(
@@ -231,11 +271,19 @@ def read_run(path: Path | str) -> RecordedRun:
                 f"observation {observation.id} beside a decision on {observation_id}",
                 "the files are not of one run",
             )
-    whole = observations_whole and decisions_whole and len(observations) == len(lines)
+    whole = observations_whole and found.whole and len(observations) == len(lines)
     changes = path / CHANGES
     exchanged = [json.loads(line) for line in changes.read_text().splitlines()] if changes.exists() else []
     return RecordedRun(
-        config, version, observations, [decision for _, decision in lines], not whole, exchanged, shedding
+        config,
+        version,
+        observations,
+        [decision for _, decision in lines],
+        not whole,
+        exchanged,
+        found.shedding,
+        first - 1,
+        found.managers if first > 1 else {},
     )
 
 
@@ -333,7 +381,9 @@ def _write_new(path: Path, text: str) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     hint = "give the directory that holds config.json, observations.arrows and decisions.jsonl"
-    missing = [name for name in (CONFIG, OBSERVATIONS, DECISIONS) if not (path / name).is_file()]
+    # a run that was killed between two parts has no file that is being written
+    there = {name: any(f.is_file() for f in all_parts(path / name).values()) for name in _FILES}
+    missing = [name for name in _FILES if not there[name]]
     if missing:
         raise InvalidInputError("a run directory is complete", f"{path} without {', '.join(missing)}", hint)
     try:
@@ -351,8 +401,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     return result
 
 
-def _read_observations(path: Path) -> tuple[list[Observation], bool]:
+def _read_observations(parts: Sequence[Path]) -> tuple[list[Observation], bool]:
     """The observations of all whole batches, and whether that is all of them."""
+    found = [_read_part(part) for part in parts if part.is_file()]
+    rows = [row for part, _ in found for row in part]
+    return [_from_row(row) for row in rows], bool(found) and all(whole for _, whole in found)
+
+
+def _read_part(path: Path) -> tuple[list[dict[str, Any]], bool]:
     content = path.read_bytes()
     rows: list[dict[str, Any]] = []
     try:
@@ -372,24 +428,38 @@ def _read_observations(path: Path) -> tuple[list[Observation], bool]:
             rows += batch.to_pylist()
     except (pa.ArrowInvalid, OSError):
         whole = False  # the last batch was cut
-    return [_from_row(row) for row in rows], whole
+    return rows, whole
 
 
-def _read_decisions(path: Path) -> tuple[list[tuple[int, Decision]], list[dict[str, Any]], bool]:
+@dataclass
+class _Decisions:
     """Of all whole lines the observation ids and proposed decisions of managers, and the decisions of
-    shedders; and whether that is all of them."""
-    lines = path.read_bytes().split(b"\n")
-    tail = lines.pop()
-    decisions, shedding = [], []
-    for number, line in enumerate(lines, 1):
-        try:
-            encoded = json.loads(line)
-            if "shedder" in encoded:
-                shedding.append(encoded)
-                continue
-            decisions.append((int(encoded["observation_id"]), decode_decision(encoded["proposed"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInputError(
-                f"every line of {path} is a decision", f"line {number}: {error!r}", "the file is damaged"
-            ) from error
-    return decisions, shedding, not tail
+    shedders; the managers where they begin; and whether that is all of them."""
+
+    decisions: list[tuple[int, Decision]] = field(default_factory=list)
+    shedding: list[dict[str, Any]] = field(default_factory=list)
+    managers: dict[str, Any] = field(default_factory=dict)
+    whole: bool = True
+
+    def read(self, path: Path) -> None:
+        """Adds a part of the file."""
+        if not path.is_file():
+            self.whole = False
+            return
+        lines = path.read_bytes().split(b"\n")
+        self.whole = not lines.pop()
+        for number, line in enumerate(lines, 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise InvalidInputError(
+                    f"every line of {path} is a decision", f"line {number}: {error!r}", "the file is damaged"
+                ) from error
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "shedder" in line:
+            self.shedding.append(line)
+        elif "part" in line:
+            self.managers = self.managers or dict(line["managers"])
+        else:
+            self.decisions.append((int(line["observation_id"]), decode_decision(line["proposed"])))

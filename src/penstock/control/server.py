@@ -25,7 +25,7 @@ from penstock.control.governor import Governor
 from penstock.control.memory import CostMemory
 from penstock.control.operations import Operations
 from penstock.control.recording import LiveRecorder
-from penstock.control.replay import describe_manager
+from penstock.control.replay import describe_manager, manager_now
 from penstock.control.retention import Trimmer
 from penstock.control.rundir import RunDirectory
 from penstock.control.status import closing_report
@@ -58,7 +58,11 @@ class ControlServer:
 
     async def run(self) -> None:
         """Serves until `stop`."""
-        self.path.unlink(missing_ok=True)
+        if self.path.exists() and not self.path.is_socket():
+            raise InvalidInputError(
+                "the address of a control plane is a path of its own", f"{self.path}, a file", "name another"
+            )
+        self.path.unlink(missing_ok=True)  # a socket that a control plane which was killed left behind
         old_mask = os.umask(0o177)
         try:
             server = await asyncio.start_unix_server(self._accept, str(self.path), limit=1 << 22)
@@ -73,7 +77,8 @@ class ControlServer:
             for task in list(self._connections):
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
-            self.path.unlink(missing_ok=True)
+            if self.path.is_socket():
+                self.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -179,10 +184,13 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     recorder = None
     if start.get("run"):
         managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
-        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers})
+        limit = config.record_mb * 1_000_000 or None
+        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
         recorder = LiveRecorder(run)
     memory = CostMemory(Path(start["memory"])) if start.get("memory") else None
     governor = Governor(config, time.time, time.monotonic, recorder, memory)
+    if recorder is not None:
+        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in governor.classes.items()})
     server = ControlServer(start["address"], governor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

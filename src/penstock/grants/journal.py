@@ -5,24 +5,40 @@ Spark purges its own offset log after a hundred batches; this file is the archiv
     {"proposed": offset}            before the answer
     {"planned": grant, "attempt": n}  when Spark plans the batch, again after a restart
     {"poison": grant, "rows": n}    set aside instead of run
+    {"lost": grant, "rows": n}      trimmed before the batch that was to read them ran
+    {"cut": grant, ...}             the first line, where earlier grants were cut off: up to which one
 
 A grant that was proposed but never logged by Spark is an orphan: a later one has the same number. What counts
 is the last proposal of each number up to the last one known to be logged.
+
+A journal has one owner, the planner of its reader, which holds a lock on the file for as long as it lives.
+The owner cuts off grants that nobody needs any more, once the file has grown long.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from penstock.grants.offset import Offset
+from penstock.errors import InvalidInputError
+from penstock.grants.cutting import Needed, Place, find_cut
+from penstock.grants.offset import Books, Offset, Positions
+from penstock.log.files import sync_directory
 
 TAIL_BYTES = 1 << 16
+CUT_BYTES = 1 << 22
+"""A journal that has grown by so much is looked at: can it be cut? About 13,000 grants of one partition."""
+WAIT_S, LOOK_S = 10.0, 0.05
+"""How long a planner waits for the planner before it to end. One that outlives its driver notices when its
+question is answered, or has been silent for 5 s by default."""
 
 
 @dataclass(slots=True)
@@ -32,6 +48,34 @@ class Entry:
     offset: Offset
     attempts: int = 0
     poison_rows: int | None = None
+    lost_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Grants that a journal has no more.
+
+    Attributes:
+        last: The last of them.
+        books: Up to that grant; `None` where they are not known.
+        first: The first grant that the journal ever had.
+        start: Positions at which that one begins.
+    """
+
+    last: int
+    books: Books | None
+    first: int
+    start: Positions
+
+    def to_json(self) -> dict[str, Any]:
+        books = None if self.books is None else self.books.to_json()
+        start = {str(p): position for p, position in self.start.items()}
+        return {"cut": self.last, "books": books, "first": self.first, "start": start}
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Cut:
+        books = None if line["books"] is None else Books(*line["books"])
+        return cls(line["cut"], books, line["first"], {int(p): at for p, at in line["start"].items()})
 
 
 @dataclass(slots=True)
@@ -40,6 +84,22 @@ class Journal:
 
     entries: dict[int, Entry] = field(default_factory=dict)
     torn: int = 0
+    cut: Cut | None = None
+
+    def began(self) -> tuple[int, Positions]:
+        """The first grant that the journal ever had, and the positions at which it begins."""
+        if self.cut is not None:
+            return self.cut.first, self.cut.start
+        first = min(self.entries)
+        return first, self.entries[first].offset.start
+
+    def books_before(self, grant: int) -> Books | None:
+        """The books up to the grant before this one; `None` where the journal begins later."""
+        if grant == 1:
+            return Books()
+        if grant - 1 in self.entries:
+            return self.entries[grant - 1].offset.books
+        return self.cut.books if self.cut is not None and self.cut.last == grant - 1 else None
 
     def logged(self) -> list[Entry]:
         """The grants that Spark has logged, in order: those it planned, and all before one it planned."""
@@ -70,22 +130,40 @@ def _take(journal: Journal, line: Mapping[str, Any]) -> None:
         # what was proposed from here on is an orphan, or follows a checkpoint that was put back
         while journal.entries and next(reversed(journal.entries)) >= offset.grant:
             journal.entries.popitem()
+        if journal.cut is not None and journal.cut.last >= offset.grant:
+            journal.cut = replace(journal.cut, last=offset.grant - 1, books=None)
         journal.entries[offset.grant] = Entry(offset)
     elif "planned" in line:
         if line["planned"] in journal.entries:
             journal.entries[line["planned"]].attempts = line["attempt"]
     elif "poison" in line:
         journal.entries[line["poison"]].poison_rows = line["rows"]
+    elif "lost" in line:
+        journal.entries[line["lost"]].lost_rows = line["rows"]
+    elif "cut" in line:
+        journal.cut = Cut.from_json(line)
 
 
 class JournalWriter:
-    """Appends to the journal of one reader; only its planner does."""
+    """Appends to the journal of one reader; only its planner does, and holds the file's lock.
 
-    def __init__(self, folder: Path, reader: str) -> None:
+    Args:
+        folder: Of the stream's journals.
+        reader: The reader's id.
+        wait_s: How long to wait for another owner to end; `WAIT_S` by default.
+
+    Raises:
+        InvalidInputError: Another process owns the journal.
+    """
+
+    def __init__(self, folder: Path, reader: str, wait_s: float | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{reader}.jsonl"
+        self._file = _owned(self.path, reader, WAIT_S if wait_s is None else wait_s)
+        for left in folder.glob(f"{self.path.name}.*.new"):
+            left.unlink(missing_ok=True)  # the planner before was killed while it cut
         self._recent = _recent(self.path)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._looked_bytes = 0
         if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
             os.write(self._file, b"\n")
 
@@ -116,8 +194,69 @@ class JournalWriter:
         entry = self._recent.get(grant)
         return 0 if entry is None else entry.poison_rows or 0
 
-    def close(self) -> None:
+    def lost(self, offset: Offset, rows: int) -> None:
+        """So many of the grant's admitted rows are not in the log any more: they count as expired."""
+        entry = self._entry(offset)
+        if rows > entry.lost_rows:
+            entry.lost_rows = rows
+            self._write({"lost": offset.grant, "rows": rows})
+            os.fsync(self._file)
+
+    def lost_rows(self, grant: int) -> int:
+        """How many rows of a recent grant were trimmed before its batch ran."""
+        entry = self._recent.get(grant)
+        return 0 if entry is None else entry.lost_rows
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has grown so much that `cut` should look at it."""
+        return os.fstat(self._file).st_size - self._looked_bytes >= CUT_BYTES
+
+    def cut(self, needed: Needed) -> bool:
+        """Cuts off grants that nobody needs, if that makes the journal at most half as long.
+
+        The last two grants always stay, and the last one that Spark planned. The rest is written to a file of
+        its own, forced to the disk and put into the journal's place: a crash leaves the old one or the new.
+        """
+        kept = [number for number, entry in self._recent.items() if entry.attempts]
+        size = os.fstat(self._file).st_size
+        self._looked_bytes = size
+        if not kept:
+            return False
+        with self.path.open("rb") as old:
+            before = _first_line(old)
+            earlier = 0 if before.cut is None else before.cut.last
+            place = find_cut(old, needed, min(self._recent), earlier)
+            if place is None or 2 * (size - place.at) > size:
+                return False
+            self._replace_by(old, place, Cut(place.last.grant, place.last.books, *before.began()))
+        self._looked_bytes = os.fstat(self._file).st_size
+        return True
+
+    def _replace_by(self, old: BinaryIO, place: Place, cut: Cut) -> None:
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        file = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # before it has the journal's name: nobody else can own it
+            with os.fdopen(os.dup(file), "wb") as new:
+                new.write(_line(cut.to_json()))
+                old.seek(place.at)
+                shutil.copyfileobj(old, new, 1 << 20)
+            os.fsync(file)
+            beside.replace(self.path)
+        except BaseException:
+            os.close(file)
+            beside.unlink(missing_ok=True)
+            raise
         os.close(self._file)
+        self._file = file
+        sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Gives the journal up; again is a no-op."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _entry(self, offset: Offset) -> Entry:
         if offset.grant not in self._recent:
@@ -126,9 +265,45 @@ class JournalWriter:
         return self._recent[offset.grant]
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        data = _line(line)
         if os.write(self._file, data) < len(data):  # a disk that fills up takes a part without an error
             raise OSError(errno.ENOSPC, "a plan is journaled whole or not answered", str(self.path))
+
+
+def _line(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _owned(path: Path, reader: str, wait_s: float) -> int:
+    """Opens a journal and locks it. The lock ends with the process: its children do not inherit it."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+            os.close(file)  # it was cut just now: another file has its name
+            continue
+        except BlockingIOError:
+            os.close(file)
+        if time.monotonic() >= until_s:
+            raise InvalidInputError(
+                "a checkpoint is used by one query at a time",
+                f"reader {reader}, whose plan journal {path} another process owns",
+                "the checkpoint was copied, or its query still runs: stop that query, or use a new "
+                "checkpointLocation",
+            )
+        time.sleep(LOOK_S)
+
+
+def _first_line(file: BinaryIO) -> Journal:
+    """What the first line says: where earlier grants were cut off, or the first grant."""
+    file.seek(0)
+    found = Journal()
+    while not found.entries and found.cut is None and (line := file.readline()):
+        found = _parse(line)
+    return found
 
 
 def _recent(path: Path) -> dict[int, Entry]:

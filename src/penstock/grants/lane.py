@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.grants.journal import Entry, Journal
-from penstock.grants.offset import Books, Offset, Positions
+from penstock.grants.offset import Offset, Positions
 from penstock.grants.plan import SCALE, opened
 from penstock.grants.selection import (
     Piece,
@@ -47,9 +47,8 @@ class Shed:
 def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
     """What a grant dropped, by the books: known even where the rows are gone."""
     offset = entry.offset
-    before = journal.entries.get(offset.grant - 1)
-    if before is not None or offset.grant == 1:
-        earlier = Books() if before is None else before.offset.books
+    earlier = journal.books_before(offset.grant)
+    if earlier is not None:
         late, sampled = offset.books.late - earlier.late, offset.books.sampled - earlier.sampled
     else:  # the journal begins later than the reader
         books = grant_books(log, offset, select(log, offset))
@@ -215,7 +214,6 @@ def offered_rows(entry: Entry) -> int:
     return rows_between(entry.offset.start, entry.offset.end)
 
 
-def positions_within(entries: Sequence[Entry], log: ReadableLog) -> Mapping[int, tuple[int, int]]:
-    """By partition, where the rows of some grants in a row begin, as far as they are left, and end."""
-    first, last = entries[0].offset, entries[-1].offset
-    return {p: (max(first.start.get(p, 0), log.start(p)), end) for p, end in last.end.items()}
+def positions_within(start: Positions, end: Positions, log: ReadableLog) -> Mapping[int, tuple[int, int]]:
+    """By partition, where the rows between two places begin, as far as they are left, and end."""
+    return {p: (max(start.get(p, 0), log.start(p)), position) for p, position in end.items()}

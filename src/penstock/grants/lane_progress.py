@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.grants.journal import Entry, Journal, read_journal
+from penstock.grants.cutting import Needed
+from penstock.grants.journal import Entry, Journal, JournalWriter, read_journal
 from penstock.grants.lane import Lane, decided, lane, pins_for
 from penstock.grants.offset import Positions
 from penstock.log.files import locked, replace_text
@@ -98,7 +99,8 @@ class LaneStore:
         """The progress; refused if the journal went back behind it."""
         progress = _load(self._path)
         entry = journal.entries.get(progress.done)
-        if progress.done and (entry is None or entry.offset.to_json() != progress.done_offset):
+        is_cut = journal.cut is not None and progress.done <= journal.cut.last  # compared before it was cut
+        if progress.done and not is_cut and (entry is None or entry.offset.to_json() != progress.done_offset):
             raise InvalidInputError(
                 f"grants that are backfilled stay as they were, here up to {progress.done}",
                 f"another grant of that number, or none, in the journal of {self.reader}",
@@ -123,9 +125,9 @@ class LaneStore:
             entries = entries[: within.index(False)] if False in within else entries
         return entries
 
-    def lane(self, ended: bool = False, until_s: float | None = None) -> Lane:
+    def lane(self, ended: bool = False, until_s: float | None = None, journal: Journal | None = None) -> Lane:
         """What a backfill would find."""
-        journal = self.journal()
+        journal = journal or self.journal()
         return lane(self.log, journal, self.undone(journal, ended, until_s))
 
     def begin(self, progress: LaneProgress, stretch: Stretch) -> LaneProgress:
@@ -157,6 +159,22 @@ class LaneStore:
         """Higher than any revision of the stream's lanes."""
         known = [_load(path) for path in self.folder.glob("*.json")]
         return 1 + max((max(p.revision, p.pending.revision if p.pending else 0) for p in known), default=0)
+
+    def needed(self) -> Needed:
+        """What must stay of the journal: what the query or its lane may still ask for."""
+        known, progress = self.registered(), _load(self._path)
+        positions = {} if known is None else {p: known.needs_from(p) for p in known.positions}
+        return Needed(positions, progress.done, progress.done_offset, progress.pending is not None)
+
+    def cut_journal(self) -> None:
+        """Cuts the journal of a query that does not run; a planner that lives cuts its own."""
+        with suppress(InvalidInputError):
+            writer = JournalWriter(self.directory / "plans", self.reader, wait_s=0.0)
+            try:
+                if writer.is_long:
+                    writer.cut(self.needed())
+            finally:
+                writer.close()
 
     def move_pins(self, done: int, floor: Positions) -> None:
         """Pins what is left of the lane, so that retention can take the rest.

@@ -209,10 +209,9 @@ def _unknown_up_to(log: ReadableLog, journal: Journal, windows: Windows) -> int:
     A row that is not late is at most `lateness` behind any earlier one, so none of the trimmed rows is
     newer than the first rows that are left by more than that.
     """
-    first = min(journal.entries)
-    start = journal.entries[first].offset.start
+    first, start = journal.began()
     bounds = [NO_TIME]
-    for p in journal.entries[first].offset.end:
+    for p in journal.entries[min(journal.entries)].offset.end:
         left = log.start(p)
         if first == 1 and left <= start.get(p, 0):
             continue
@@ -234,10 +233,10 @@ def _ranges(
     """Segments with rows of the touched windows; event time is in no header, so all are looked at."""
     if touched.size == 0:
         return []
-    known = [journal.entries[min(journal.entries)], *entries]
+    _, start = journal.began()
     starts, ends = merged(touched, windows.length_us)
     found: list[Range] = []
-    for p, (first, end) in positions_within(known, log).items():
+    for p, (first, end) in positions_within(start, entries[-1].offset.end, log).items():
         headers = log.headers(p, first, end) if first < end else ()
         for i, segment in enumerate(headers):
             progress("looking for rows of these windows", i, len(headers))

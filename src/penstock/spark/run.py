@@ -3,7 +3,7 @@
 The run directory holds, beside what the control plane records (see `penstock.control.rundir`):
 
     pipeline.json        the pipeline as it ran
-    measurements.jsonl   a line a second: every class's status, what the producers did
+    measurements.jsonl   a line a second: every class's status, what the producers did; in parts, as there
     checkpoints/         of queries that name none
     errors/<query>.txt   all that Spark said of a query that failed
     summary.json         what `run_pipeline` returns
@@ -26,8 +26,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.control.client import ControlSilentError
+from penstock.control.parts import Parts, dropped
 from penstock.control.rundir import REPORT, check_new, dump_json
 from penstock.errors import PenstockError
+from penstock.pipeline.passing import PassingReaders, forget_killed_runs
 from penstock.pipeline.settle import settle_views
 from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
@@ -132,11 +134,14 @@ class _Running:
     ) -> None:
         self.config, self.directory, self.spark, self.producers = config, directory, spark, producers
         self._on_status, self._note = on_status, note
+        self._passing = PassingReaders(config, directory)
         self.flow: Flow | None = None
         self.built: list[Built] = []
         self.queries: dict[str, StreamingQuery] = {}
         self.failed: dict[str, str] = {}
         self._began_s = self._ran_s = 0.0
+        limit = config.record_mb * 1_000_000 or None
+        self._measurements = Parts([directory / MEASUREMENTS], limit)
         self._status: dict[str, Any] | None = None
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
@@ -157,6 +162,8 @@ class _Running:
         self._note(f"control plane: {self.flow.address}{shared}")
         for built in build_queries(self.flow, self.config, functions, self.directory):
             self.built.append(built)
+        forget_killed_runs(self.config)
+        self._passing.begin()
         for built in self.built:
             query = self.config.queries[built.name]
             self._note(f"{built.name}: class {query.cls}, {query.sink.kind} sink, {built.guarantee}")
@@ -225,9 +232,8 @@ class _Running:
             return
         self._status = status
         at_s = time.monotonic() - self._began_s
-        self._record(
-            MEASUREMENTS, dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
-        )
+        line = dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
+        self._try_to_record(MEASUREMENTS, lambda: self._measurements.add(line))
         if self._on_status is not None:
             self._on_status(status, at_s)
         with suppress(ControlSilentError):
@@ -271,14 +277,22 @@ class _Running:
             self._selectivity[name].look(self.queries[name])
 
     def _record(self, file: str, text: str) -> None:
-        """Adds to a file of the record. On a full disk that file ends, and the queries go on."""
-        if file in self._ended:
-            return
-        try:
+        """Adds to a file of the record."""
+
+        def add() -> None:
             path = self.directory / file
             path.parent.mkdir(exist_ok=True)
             with path.open("a") as to:
                 to.write(text)
+
+        self._try_to_record(file, add)
+
+    def _try_to_record(self, file: str, write: Callable[[], None]) -> None:
+        """On a full disk a file of the record ends, and the queries go on."""
+        if file in self._ended:
+            return
+        try:
+            write()
         except OSError as error:
             self._ended.add(file)
             self._note(f"{file} of the record ends here, the queries go on: {error}")
@@ -336,6 +350,7 @@ class _Running:
             "queries": queries,
             "streams": self.producers.progress,
             "plan": self._plan,
+            "dropped": dropped(self.directory),
         }
 
     def _statistics(self, built: Built, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,10 +362,14 @@ class _Running:
         return found
 
     def close(self) -> None:
-        """Ends what is still there; after `finish` that is nothing but the sinks' locks."""
+        """Ends what is still there; after `finish` sinks' locks, and readers that end with the run."""
         self.producers.stop()
         if self.flow is not None:
             self.flow.stop()
+        try:
+            self._passing.end()
+        except (OSError, PenstockError) as error:
+            self._note(f"readers of this run are not forgotten, the next run tries again: {error}")
         for built in self.built:
             if built.sink is not None:
                 built.sink.close()

@@ -12,7 +12,7 @@ from penstock.errors import InvalidInputError, UnknownNameError
 
 _log = logging.getLogger(__name__)
 
-_OF_THE_PLANE = ("capacity", "slots", "trim", "seed", "run")
+_OF_THE_PLANE = ("capacity", "slots", "trim", "seed", "run", "record_mb")
 """What a control plane alone decides, beside the classes."""
 _OF_THE_DRIVER = ("shed_lane", "poison_after")
 """What a class's sources are told by their driver."""

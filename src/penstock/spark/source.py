@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.journal import JournalWriter
+from penstock.grants.lane_progress import LaneStore
 from penstock.grants.offset import Books, Offset, Positions, limited
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import (
@@ -177,7 +178,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._plan().tasks(Offset.from_json(end))
+        return self._plan().tasks(Offset.from_json(end), Offset.from_json(start))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)
@@ -246,7 +247,8 @@ class _Planner:
         self._asking = Asking(options) if options.address else None
         self._journal: JournalWriter | None = None
         self._until: dict[int, int] | None = None
-        self._progress_s = 0.0
+        self._told_s: float | None = None
+        """When the reader registry was told how far the query is; `None` before this process did."""
         self._shown: Offset | None = None
         self._selected: tuple[Offset, list[int], list[Selection]] | None = None
         """The grant that was proposed last, and what it opens."""
@@ -286,6 +288,7 @@ class _Planner:
         """The offset after the next grant; `None` for nothing new."""
         self._check_stream(start)
         self._shown = start
+        self._journal_of(start)  # before anybody hears of it: another query may own the reader
         self.progress(start)
         if self._until is not None:
             return self._next_available_now(start)
@@ -329,22 +332,37 @@ class _Planner:
         books = grant_books(self.log, draft, selections)
         journal = self._journal_of(start)
         poison = journal.poison_rows(start.grant)
-        corrected = replace(
-            start.books, admitted=start.books.admitted - poison, poison=start.books.poison + poison
-        )
+        corrected = start.books.plus(_not_processed(journal, start.grant))
         offset = replace(draft, books=corrected.plus(books)).follows(start, poison > 0, books.admitted)
         self._selected = offset, self._starts(), selections
         journal.proposed(offset)
         if self.options.shed_lane and books.shed:
             self._pin(start.reader, start.end)
+        self._cut(journal, start.reader)
         return offset
 
-    def tasks(self, offset: Offset) -> list[InputPartition]:
-        """The read tasks of a batch that Spark has logged."""
+    def _cut(self, journal: JournalWriter, reader: str) -> None:
+        """Now and then forgets grants that nobody needs; a journal that cannot be cut only grows."""
+        try:
+            if journal.is_long:
+                journal.cut(LaneStore(self.options.stream, reader).needed())
+        except (OSError, ValueError, KeyError, PenstockError) as error:
+            _log.warning("query %s: plan journal %s is not cut: %s", self.options.query, journal.path, error)
+
+    def tasks(self, offset: Offset, start: Offset | None = None) -> list[InputPartition]:
+        """The read tasks of a batch that Spark has logged.
+
+        Args:
+            offset: Where the batch ends.
+            start: The offset before, where it is known.
+        """
         self._check_stream(offset)
+        journal = self._journal_of(offset)
+        if self._told_s is None:
+            self._tell(offset.reader, offset.start)  # before anything else of it is trimmed
         selections = self._selections(offset)
         admitted = sum(int(s.kept.sum()) for s in selections)
-        journal = self._journal_of(offset)
+        self._count_lost(journal, offset, start, admitted)
         if self._attempt is None or self._attempt[0] != offset.grant:
             # Spark plans a batch once for each branch that reads it: only another process is another attempt
             self._attempt = offset.grant, journal.planned(offset)
@@ -367,6 +385,29 @@ class _Planner:
             ReadTask(place, offset.plan, share, metadata, weight, offset.sic, kept, drawn) for share in shares
         ]
 
+    def _count_lost(
+        self, journal: JournalWriter, offset: Offset, start: Offset | None, admitted: int
+    ) -> None:
+        """Rows that a grant admits and that are trimmed by now are not processed: they count as expired."""
+        firsts = {p: max(offset.start.get(p, 0), offset.late.get(p, 0)) for p in offset.end}
+        gone = {
+            p: (first, min(self.log.start(p), offset.end[p]))
+            for p, first in firsts.items()
+            if first < offset.end[p] and first < self.log.start(p)
+        }
+        if not gone or start is None or start.grant != offset.grant - 1:
+            return
+        before = start.books.plus(_not_processed(journal, start.grant))
+        lost = offset.books.admitted - before.admitted - admitted
+        if lost > 0:
+            journal.lost(offset, lost)
+            _log.warning(
+                "query %s: stream %s: %d admitted rows were trimmed before the batch that was to read them "
+                "ran, positions by partition %s; they count as expired from the next grant on",
+                *(self.options.query, self.log.name, lost),
+                ", ".join(f"{p}: {first} to {end}" for p, (first, end) in gone.items()),
+            )
+
     def _say_set_aside(self, offset: Offset, rows: int) -> None:
         where = ", ".join(f"{p}: {offset.start.get(p, 0)} to {end}" for p, end in offset.end.items())
         _log.warning(
@@ -384,14 +425,6 @@ class _Planner:
         """What a grant opens: known since it was proposed, but for older ones and rows that are gone."""
         if self._selected is not None and self._selected[:2] == (offset, self._starts()):
             return self._selected[2]
-        for p, end in offset.end.items():
-            first, start = max(offset.start.get(p, 0), offset.late.get(p, 0)), self.log.start(p)
-            if start > first and end > first:
-                _log.warning(
-                    "query %s: stream %s, partition %d: positions %d to %d were trimmed before the batch "
-                    "that was to read them ran; its books still count them",
-                    *(self.options.query, self.log.name, p, first, min(start, end)),
-                )
         return select(self.log, offset)
 
     def _starts(self) -> list[int]:
@@ -399,17 +432,17 @@ class _Planner:
 
     def progress(self, offset: Offset) -> None:
         """Tells the reader registry how far the query is, not more than once a second."""
-        if time.monotonic() - self._progress_s >= PROGRESS_EVERY_S:
-            self._progress_s = time.monotonic()
-            ReaderRegistry(self.log).advance(offset.reader, offset.end)
+        self._tell(offset.reader, offset.end)
+
+    def _tell(self, reader: str, positions: Positions) -> None:
+        """The first time in a process progress may go back: the checkpoint may have been put back."""
+        if self._told_s is None or time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
+            ReaderRegistry(self.log).advance(reader, positions, back=self._told_s is None)
+            self._told_s = time.monotonic()
 
     def _pin(self, reader: str, first: Positions) -> None:
         """Keeps the log from being trimmed from here on: something of it is in the shed lane."""
-        registry = ReaderRegistry(self.log)
-        pinned = next((r.pinned for r in registry.readers() if r.name == reader), {})
-        pins = {p: min(position, pinned.get(p, position)) for p, position in first.items()}
-        if pins != dict(pinned):
-            registry.advance(reader, first, pins)
+        ReaderRegistry(self.log).pin(reader, first)
 
     def _journal_of(self, offset: Offset) -> JournalWriter:
         if self._journal is None:
@@ -421,6 +454,12 @@ class _Planner:
             self._asking.close()
         if self._journal is not None:
             self._journal.close()
+
+
+def _not_processed(journal: JournalWriter, grant: int) -> Books:
+    """What the books of a recent grant have to be corrected by: its batch did not have all rows it admits."""
+    poison, lost = journal.poison_rows(grant), journal.lost_rows(grant)
+    return Books(admitted=-poison - lost, expired=lost, poison=poison)
 
 
 def _at_most(ends: Positions, start: Positions, until: Positions) -> dict[int, int]:

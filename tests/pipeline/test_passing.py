@@ -1,0 +1,181 @@
+"""Readers whose checkpoint lies in a run directory end with the run; others never do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.grants.journal import JournalWriter
+from penstock.grants.offset import Offset
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.readers import ReaderRegistry
+from penstock.pipeline.load import load_pipeline
+from penstock.pipeline.passing import FOLDER, PassingReaders, forget_killed_runs
+from penstock.pipeline.spec import PipelineConfig
+
+READER = "count-0123456789ab"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    log = EmbeddedLog.create(tmp_path / "log" / "numbers", pa.schema([("n", pa.int64())]))
+    log.append(pa.record_batch({"n": list(range(100))}))
+    log.close()
+    return log
+
+
+def pipeline(tmp_path: Path, **changes: Any) -> PipelineConfig:
+    query = {"class": "gold", "sql": "SELECT n FROM numbers", **changes.pop("query", {})}
+    raw = {
+        "log": str(tmp_path / "log"),
+        "classes": {"gold": {"target": "2s"}},
+        "streams": {"numbers": {"schema": {"n": "long"}}},
+        "queries": {"count": query},
+        **changes,
+    }
+    return load_pipeline(raw)
+
+
+def used(
+    log: EmbeddedLog, checkpoint: Path, reader: str = READER, pinned: dict[int, int] | None = None
+) -> None:
+    """A checkpoint as Spark leaves it, of a query that has read ten rows."""
+    (checkpoint / "offsets").mkdir(parents=True)
+    for batch in (8, 9, 10):
+        offset = Offset(reader, {0: batch - 1}, {0: batch}, grant=batch)
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": {}}), json.dumps(offset.to_json())]
+        (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
+    (checkpoint / "offsets" / ".10.crc").write_bytes(b"\xff\x00")
+    ReaderRegistry(log).advance(reader, {0: 10}, pinned)
+
+
+def names(log: EmbeddedLog) -> list[str]:
+    return [reader.name for reader in ReaderRegistry(log).readers()]
+
+
+def killed_run(tmp_path: Path, config: PipelineConfig) -> None:
+    """A run whose driver is killed while it is under way."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from penstock.pipeline.passing import PassingReaders\n"
+        "from penstock.pipeline.spec import PipelineConfig\n"
+        "PassingReaders(PipelineConfig.from_json(sys.argv[1]), Path(sys.argv[2])).begin()\n"
+        "print('begun', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, config.to_json(), str(tmp_path / "run")]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    with driver.stdin, driver.stdout:
+        assert driver.stdout.readline() == "begun\n"
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+
+
+def test_readers_of_a_run_are_forgotten_when_it_ends(tmp_path: Path, log: EmbeddedLog) -> None:
+    passing = PassingReaders(pipeline(tmp_path), tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    ReaderRegistry(log).advance("another-1", {0: 90})
+    passing.end()
+    assert names(log) == ["another-1"]
+    assert ReaderRegistry(log).trim() == {0: log.start(0)}
+    assert list((tmp_path / "log" / FOLDER).iterdir()) == []
+    passing.end()
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoint"])
+def test_a_reader_whose_checkpoint_the_user_keeps_is_never_forgotten(
+    tmp_path: Path, log: EmbeddedLog, place: str
+) -> None:
+    kept = str(tmp_path / "kept" / "count")
+    config = (
+        pipeline(tmp_path, checkpoints=str(tmp_path / "kept"))
+        if place == "checkpoints"
+        else pipeline(tmp_path, query={"checkpoint": kept})
+    )
+    passing = PassingReaders(config, tmp_path / "run")
+    passing.begin()
+    used(log, Path(kept))
+    passing.end()
+    forget_killed_runs(config)
+    assert names(log) == [READER]
+
+
+def test_readers_of_a_run_that_was_killed_are_forgotten_by_the_next(tmp_path: Path, log: EmbeddedLog) -> None:
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, config)
+    forget_killed_runs(config)
+    assert names(log) == []
+    assert list((tmp_path / "log" / FOLDER).iterdir()) == []
+
+
+def test_readers_of_a_run_that_is_under_way_stay(tmp_path: Path, log: EmbeddedLog) -> None:
+    config = pipeline(tmp_path)
+    passing = PassingReaders(config, tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    forget_killed_runs(config)
+    assert names(log) == [READER]
+    passing.end()
+
+
+def test_a_killed_run_whose_checkpoint_is_gone_on_from_keeps_its_reader(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, pipeline(tmp_path))
+    forget_killed_runs(pipeline(tmp_path, checkpoints=str(tmp_path / "run" / "checkpoints")))
+    assert names(log) == [READER]
+    forget_killed_runs(pipeline(tmp_path))
+    assert names(log) == [READER], "it is the user's from now on"
+
+
+def test_a_planner_that_still_lives_keeps_its_reader_for_the_next_run_to_forget(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, config)
+    planner = JournalWriter(log.directory / "plans", READER)
+    forget_killed_runs(config)
+    assert names(log) == [READER]
+    planner.close()
+    forget_killed_runs(config)
+    assert names(log) == []
+
+
+def test_a_mark_of_another_host_is_left_alone(tmp_path: Path, log: EmbeddedLog) -> None:
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, config)
+    (mark,) = (tmp_path / "log" / FOLDER).iterdir()
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "host": "elsewhere"}))
+    forget_killed_runs(config)
+    assert names(log) == [READER]
+
+
+def test_what_a_shed_lane_pins_stays_for_the_backfill(tmp_path: Path, log: EmbeddedLog) -> None:
+    passing = PassingReaders(pipeline(tmp_path), tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count", pinned={0: 4})
+    passing.end()
+    (reader,) = ReaderRegistry(log).readers()
+    assert (reader.ended, reader.keeps_from(0)) == (True, 4)
+
+
+def test_a_mark_that_cannot_be_read_is_warned_of_and_left(
+    tmp_path: Path, log: EmbeddedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "log" / FOLDER).mkdir()
+    (tmp_path / "log" / FOLDER / "x.json").write_text("{")
+    forget_killed_runs(pipeline(tmp_path))
+    assert "are not forgotten" in caplog.text
