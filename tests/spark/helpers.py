@@ -7,13 +7,15 @@ import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from tests import waits
@@ -98,7 +100,15 @@ def begin(
         error = query.exception()
         if error is None or NOT_CONNECTED not in str(error):
             break
+        _forget(query)
     return query
+
+
+def _forget(query: StreamingQuery) -> None:
+    """Removes an empty folder of offsets, which a sink that cannot go on takes for those of batches."""
+    root = unquote(urlsplit(str(query._jsq.streamingQuery().resolvedCheckpointRoot())).path)
+    with suppress(OSError):
+        (Path(root) / "offsets").rmdir()
 
 
 def run_now(writer: DataStreamWriter) -> StreamingQuery:
@@ -143,6 +153,19 @@ def has_admitted(rows: int, *queries: str) -> Callable[[Mapping[str, Any]], bool
         return all(found[name] >= rows for name in queries)
 
     return done
+
+
+class KeptSession:
+    """The tests' session for a command, which does not stop it: starting one takes most of its time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """It goes on."""
 
 
 # -- streams and queries ---------------------------------------------------------------------------

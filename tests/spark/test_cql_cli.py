@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.helpers import KeptSession
 
 from penstock.cli import main
 
@@ -22,23 +23,10 @@ CASES = {
 """The second one's last sum is wrong."""
 
 
-class Kept:
-    """The tests' session, which a command does not stop: starting one takes most of its time."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """It goes on."""
-
-
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands run on the tests' session."""
-    monkeypatch.setattr("penstock.spark.session.session", lambda **_: Kept(spark))
+    monkeypatch.setattr("penstock.spark.session.session", lambda **_: KeptSession(spark))
 
 
 @pytest.fixture

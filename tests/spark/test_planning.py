@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 from tests.spark.helpers import LONGEST_S, StopWhen
 
+from penstock.cli import main
 from penstock.cli.plan import plan_table
 from penstock.errors import InvalidInputError
 from penstock.log.embedded import EmbeddedLog
@@ -136,3 +138,28 @@ def test_the_table_of_a_plan_says_which_target_cannot_be_met() -> None:
     assert "cannot be met" in lines["bulk"]
     assert "not measured" in lines["new"]
     assert "not known" in lines["new"]
+
+
+@pytest.mark.parametrize("feasible", [True, False, None])
+def test_the_command_says_what_a_class_needs_and_exits_1_where_a_target_cannot_be_met(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    feasible: bool | None,
+) -> None:
+    gold = {"needs": 0.3, "gives": 0.75, "free": 0.1, "shed_fraction": 0.0, "feasible": feasible}
+    gold |= {"queries": {"find": 0.3}, "not_measured": [], "says": ["it needs 0.30 of the time"]}
+    asked: list[float] = []
+
+    def measured(_: object, seconds: float, *__: object, **___: object) -> dict[str, Any]:
+        asked.append(seconds)
+        return {"classes": {"gold": gold}, "seconds": seconds, "errors": {}}
+
+    monkeypatch.setattr("penstock.spark.planning.plan_pipeline", measured)
+    (tmp_path / "small.yaml").write_text(json.dumps(spec(tmp_path)))
+    code = main(["plan", str(tmp_path / "small.yaml"), "--seconds", "30s", "--json", "-"])
+    assert (code, asked) == (0 if feasible else 1, [30.0])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["classes"]["gold"]["feasible"] is feasible
+    assert "gold: query find needs 0.30" in shown.err
+    assert "gold: it needs 0.30 of the time" in shown.err
