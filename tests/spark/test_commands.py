@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,7 @@ def has_results(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("command")
     (folder / "small.yaml").write_text(PIPELINE)
     words = [sys.executable, "-c", "import penstock.cli, sys; sys.exit(penstock.cli.main())", "run"]
@@ -65,13 +64,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
             assert process.poll() is None, (folder / "out").read_text()
             return (folder / "out").read_text()
 
-        until(lambda: "waiting" in shows(), "its first status", patience_s=PROCESS_S)
-        until(lambda: shows() and has_results(folder), "results", shows)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(PROCESS_S)
+        try:
+            until(lambda: "waiting" in shows(), "its first status", patience_s=PROCESS_S)
+            until(lambda: shows() and has_results(folder), "results", shows)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(PROCESS_S)
+        finally:
+            process.kill()
     said = (folder / "out").read_text()
     assert code == 0, said
-    yield Ran(folder, said, json.loads((folder / "report.json").read_text()))
+    return Ran(folder, said, json.loads((folder / "report.json").read_text()))
 
 
 @pytest.mark.spark
