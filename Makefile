@@ -1,13 +1,14 @@
 # Every target below sets up .venv on first use; there is nothing to install by hand but Python and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs lock clean FORCE
+.PHONY: help setup demo test test-all check bench docs lock clean FORCE
 
 BIN   := .venv/bin
 STAMP := .venv/.penstock-stamp
 ARGS  ?=
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with the pinned packages (PYTHON=... chooses the interpreter)
 	@echo "penstock: .venv is up to date"
@@ -17,11 +18,15 @@ demo: $(STAMP) ## Run the demo
 
 test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest -m "not spark" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m spark -n 2 --dist loadfile --durations=15
+	@$(TESTS) -m "not spark and not long"
+	@$(TESTS) -m "spark and not long" --durations=15
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-all: $(STAMP) ## Run every test, also those that take minutes
+	@$(TESTS) -m "not spark"
+	@$(TESTS) -m spark --durations=15
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .

@@ -1,8 +1,35 @@
-"""For all tests: none is timed, so no example of a property has to end within some milliseconds."""
+"""For all tests: none is timed, big files come first, and a JVM compiles for a short life."""
 
 from __future__ import annotations
 
+import os
+
+import pytest
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None)  # no example has to end within some milliseconds
 settings.load_profile("untimed")
+
+# A JVM of a test lives for minutes: its optimising compiler would take a third of the time and never pay.
+# Spark's launcher passes this on, without a word, to all JVMs that tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
+BIG_FIRST = (
+    "spark/test_faults.py",
+    "spark/test_run.py",
+    "spark/test_cql.py",
+    "control/test_governor_loop.py",
+    "docs/test_readme.py",
+)
+"""Two processes share the files: one that takes long must not come last. Run with --no-loadscope-reorder."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files by how long they take; the order inside a file stays."""
+
+    def place(item: pytest.Item) -> int:
+        name = "/".join(item.path.parts[-2:])
+        return BIG_FIRST.index(name) if name in BIG_FIRST else len(BIG_FIRST)
+
+    items.sort(key=place)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 from penstock.cli import main
@@ -43,8 +40,7 @@ queries:
 """
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path) -> Path:
+def shed_pipeline(tmp_path: Path) -> Path:
     """A pipeline whose query `counts` has shed its first 100 rows of 400 as late, a row a second."""
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
     with EmbeddedLog.create(tmp_path / "log" / "readings", SCHEMA) as log:
@@ -58,6 +54,11 @@ def pipeline(tmp_path: Path) -> Path:
         journal.close()
         ReaderRegistry(log).advance(READER, {0: 400}, {0: 0})
     return tmp_path / "pipeline.yaml"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    return shed_pipeline(tmp_path)
 
 
 def test_lanes_are_listed_with_rows_and_age(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,18 +133,3 @@ def test_the_summary_says_what_is_gone_and_what_stays() -> None:
         "5 rows are gone: they were trimmed before; 1 windows left as they were: rows of them were trimmed; "
         "7 rows stay in the lane: 6 windows are still open; --ended takes them too"
     )
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_windowed_query_of_a_pipeline_is_backfilled_by_the_command(pipeline: Path) -> None:
-    penstock = str(Path(sys.executable).with_name("penstock"))
-    command = [penstock, "backfill", str(pipeline), "--query", "counts", "--json", "-"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    (done,) = json.loads(ran.stdout)
-    assert (done["rows"], done["windows"], done["result_rows"], done["left"]) == (100, 10, 20, 0)
-    assert "100 rows run, 20 results to parquet" in ran.stderr
-    found = ds.dataset(pipeline.parent / "results" / "counts-backfill", partitioning="hive").to_table()
-    assert found["rows"].to_pylist() == [5] * 20
-    assert set(found["revision"].to_pylist()) == {1}

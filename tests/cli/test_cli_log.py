@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.waits import PATIENCE_S
 
 from penstock.cli import main
 from penstock.log.embedded import EmbeddedLog
@@ -119,7 +120,7 @@ def test_a_log_is_served_until_it_is_told_to_stop(root: Path, tmp_path: Path, st
             assert log.append(pa.record_batch([[4]], schema=SCHEMA)) == 4
         served.send_signal(stop)
         assert served.stdout.read() == "stopped\n"
-        assert served.wait(60) == 0
+        assert served.wait(PATIENCE_S) == 0
     with EmbeddedLog(root / "readings") as log:
         assert log.append(pa.record_batch([[5]], schema=SCHEMA)) == 5
 

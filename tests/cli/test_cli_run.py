@@ -1,20 +1,13 @@
-"""`penstock run` as a user types it: a whole run, a stop by signal, and mistakes in one line."""
+"""`penstock run`: mistakes in one line; `tests/spark/test_commands.py` has a whole run."""
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 from penstock.cli import main
-from penstock.control.rundir import read_run
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 
@@ -54,83 +47,6 @@ HOT = "sql: SELECT device, celsius, at FROM readings WHERE celsius > 0.9"
 def pipeline(tmp_path: Path) -> Path:
     (tmp_path / "small.yaml").write_text(PIPELINE)
     return tmp_path / "small.yaml"
-
-
-def started(*arguments: object, command: str = "run") -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", "import penstock.cli, sys; sys.exit(penstock.cli.main())"]
-    return subprocess.Popen(
-        [*words, command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def books_balance(report: dict[str, Any]) -> bool:
-    parts = [*report["classes"].values(), *report["queries"].values()]
-    return all(part["offered"] == part["admitted"] + part["shed"] + part["waiting"] for part in parts)
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(tmp_path: Path, pipeline: Path) -> None:
-    process = started(pipeline, "--seconds", 10, "--run", tmp_path / "run", "--json", "-")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    report = json.loads(out)
-    assert report["ok"]
-    assert books_balance(report)
-    rows = {name: stream["rows"] for name, stream in report["streams"].items()}
-    assert report["queries"]["find_hot"]["offered"] == rows["readings"]
-    assert report["queries"]["alerts_with_readings"]["offered"] == rows["readings"] + rows["alerts"]
-    assert "find_hot: class gold, log sink, exactly once" in err
-    assert "p95" in err
-    hot = EmbeddedLog(tmp_path / "log" / "hot")
-    found = pa.Table.from_batches([hot.read(segment) for segment in hot.headers(0, 0, hot.end())])
-    assert 0 < found.num_rows <= report["queries"]["find_hot"]["admitted"]
-    assert min(found.column("celsius").to_pylist()) > 0.9
-    joined = ds.dataset(tmp_path / "joined", format="parquet").to_table(["device", "raised", "celsius"])
-    assert joined.num_rows > 0
-    assert all(path.name.endswith(".gz.parquet") for path in (tmp_path / "joined").glob("*.parquet"))
-    recorded = read_run(tmp_path / "run")
-    assert not recorded.truncated
-    assert {observation.cls for observation in recorded.observations} == {"gold", "bulk"}
-    assert main(["replay", str(tmp_path / "run")]) == 0  # the same decisions
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_plan_says_which_target_cannot_be_met_and_leaves_nothing_behind(
-    tmp_path: Path, pipeline: Path
-) -> None:
-    changes = ["--set", "classes.gold.target=1ms", "--seconds", "30s"]
-    process = started(pipeline, *changes, "--json", "-", command="plan")
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 1, err
-    classes = json.loads(out)["classes"]
-    assert classes["gold"]["feasible"] is False, (classes, err)
-    assert set(classes["bulk"]["queries"]) == {"alerts_with_readings"}
-    assert "no allocation meets its target of 0.001 s" in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [pipeline.name]
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_signal_stops_a_run_and_a_dry_run_sheds_nothing(tmp_path: Path, pipeline: Path) -> None:
-    changes = ["--set", "streams.readings.source.rate=20000", "--set", "classes.gold.target=1s"]
-    process = started(pipeline, "--dry-run", "--json", tmp_path / "report.json", *changes)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "waiting" in line:  # the first status
-            break
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "gold (dry run)" in out
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["classes"]["gold"]["target_s"] == 1.0
-    assert books_balance(report)
-    assert [cls["shed"] for cls in report["classes"].values()] == [0, 0]
-    (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("small-")
-    assert Path(report["run"]) == run
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ inputs = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("text", QUERIES)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(streams=inputs, cuts=st.lists(instants, max_size=5))
 @example(streams={"S": [], "T": [], "U": []}, cuts=[3])
 def test_an_answer_is_that_of_the_definition(

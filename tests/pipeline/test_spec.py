@@ -83,7 +83,7 @@ def test_every_example_loads_and_survives_json(path: Path) -> None:
 
 def test_a_pipeline_loads_without_spark() -> None:
     code = "import sys, penstock.pipeline.load, penstock.pipeline.rows; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_query_may_say_cls_as_python_does() -> None:

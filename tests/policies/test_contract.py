@@ -88,7 +88,7 @@ def check(decision: Decision, seen: Observation) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(seen=st.lists(observations(), min_size=1, max_size=6))
 def test_any_observations_are_answered_with_a_sane_decision(variant: str, seen: list[Observation]) -> None:
     manager = build(variant)
@@ -102,7 +102,7 @@ def test_any_observations_are_answered_with_a_sane_decision(variant: str, seen: 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(seen=st.lists(observations(), min_size=2, max_size=8), data=st.data())
 def test_a_manager_restored_from_json_goes_on_identically_after_any_observations(
     variant: str, seen: list[Observation], data: st.DataObject

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from tests import waits
 
 from penstock.control.client import ControlSilentError
@@ -24,10 +29,12 @@ from penstock.spark.flow import Flow
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60
-STEP_S = 0.01
+STEP_US = 10_000
 """Event time from one id to the next."""
 
 Found = TypeVar("Found")
+
+# -- waiting ---------------------------------------------------------------------------------------
 
 
 def until(done: Callable[[], Found], what: str = "it", query: StreamingQuery | None = None) -> Found:
@@ -40,7 +47,128 @@ def until(done: Callable[[], Found], what: str = "it", query: StreamingQuery | N
         except ControlSilentError:  # a control plane that was killed comes back
             return None
 
-    return cast("Found", waits.until(found, what))
+    def state() -> object:
+        return found() if query is None else (found(), query.status, query.lastProgress)
+
+    return cast("Found", waits.until(found, what, state))
+
+
+def drain(flow: Flow) -> None:
+    """Waits until nothing of a flow waits any more."""
+    assert flow.drain(waits.PATIENCE_S), flow.status()
+
+
+TRIES = 5
+NOT_CONNECTED = "failed to connect back"
+
+
+def again(starts: Callable[[], Found]) -> Found:
+    """What a call gives that starts queries and waits for them.
+
+    Spark gives a query's planner ten seconds to connect. A busy machine may need longer to start a Python
+    process: then, and only then, the call is made again.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return starts()
+        except Exception as error:
+            if NOT_CONNECTED not in f"{error} {error.__cause__}":
+                raise
+    return starts()
+
+
+def has_asked(query: StreamingQuery) -> bool:
+    """Whether a query has had an answer to its first question."""
+    said = query.status["message"]
+    return said.startswith(("Processing", "Waiting")) or query.lastProgress is not None
+
+
+def begin(
+    start: Callable[[], StreamingQuery], asked: Callable[[StreamingQuery], object] = has_asked
+) -> StreamingQuery:
+    """Starts a query and waits until it has asked for rows, or failed; again, if its planner was too late.
+
+    So queries start one after the other: planners that start at once make each other late.
+    """
+    for _ in range(TRIES):
+        query = started = start()
+        waits.until(
+            lambda: not started.isActive or asked(started),  # noqa: B023
+            "a query's first question",
+            lambda: started.status,  # noqa: B023
+        )
+        error = query.exception()
+        if error is None or NOT_CONNECTED not in str(error):
+            break
+        _forget(query)
+    return query
+
+
+def _forget(query: StreamingQuery) -> None:
+    """Removes an empty folder of offsets, which a sink that cannot go on takes for those of batches."""
+    root = unquote(urlsplit(str(query._jsq.streamingQuery().resolvedCheckpointRoot())).path)
+    with suppress(OSError):
+        (Path(root) / "offsets").rmdir()
+
+
+def run_now(writer: DataStreamWriter) -> StreamingQuery:
+    """Runs a query under AvailableNow to its end."""
+    query = begin(writer.trigger(availableNow=True).start)
+    ended(query)
+    return query
+
+
+def ended(query: StreamingQuery) -> None:
+    """Waits until a query has ended by itself."""
+    until(lambda: not query.isActive, "the end of a query", query)
+    assert query.exception() is None
+
+
+LONGEST_S = 3600.0
+"""A run goes on until its condition holds, however slow the machine is."""
+
+
+class StopWhen:
+    """`on_status` of a run that ends it, as a signal of a user does, once a condition on the status holds."""
+
+    def __init__(self, done: Callable[[Mapping[str, Any]], object]) -> None:
+        self._done, self.held = done, False
+        assert threading.current_thread() is threading.main_thread(), "signals reach the main thread alone"
+
+    def __call__(self, status: Mapping[str, Any], at_s: float) -> None:
+        assert at_s < waits.PROCESS_S, status
+        if not self.held and self._done(status):
+            self.held = True
+            signal.raise_signal(signal.SIGTERM)
+
+
+def has_admitted(rows: int, *queries: str) -> Callable[[Mapping[str, Any]], bool]:
+    """A condition: each of these queries has had so many rows."""
+
+    def done(status: Mapping[str, Any]) -> bool:
+        found: Counter[str] = Counter()
+        for cls in status["classes"].values():
+            for query in cls["queries"].values():
+                found[query["name"]] += query["admitted"]
+        return all(found[name] >= rows for name in queries)
+
+    return done
+
+
+class KeptSession:
+    """The tests' session for a command, which does not stop it: starting one takes most of its time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """It goes on."""
+
+
+# -- streams and queries ---------------------------------------------------------------------------
 
 
 def create(folder: Path, partitions: int = 1, **layout: Any) -> EmbeddedLog:
@@ -50,7 +178,7 @@ def create(folder: Path, partitions: int = 1, **layout: Any) -> EmbeddedLog:
 
 def readings(ids: range | np.ndarray) -> pa.RecordBatch:
     numbers = np.asarray(ids, np.int64)
-    at_us = (DAY_S * 1e6 + numbers * STEP_S * 1e6).astype(np.int64)
+    at_us = DAY_S * 1_000_000 + numbers * STEP_US
     columns = [pa.array(numbers), pa.array(numbers % 7), pa.array(at_us, READINGS.field("ts").type)]
     return pa.record_batch(columns, schema=READINGS)
 
@@ -64,20 +192,37 @@ def fill(log: EmbeddedLog, ids: range, appends: int = 1) -> None:
 
 def to_memory(frame: DataFrame, name: str, **options: str) -> StreamingQuery:
     """A query whose results are the table `name`."""
-    return frame.writeStream.format("memory").queryName(name).options(**options).start()
+    return begin(frame.writeStream.format("memory").queryName(name).options(**options).start)
 
 
 def to_files(frame: DataFrame, folder: Path) -> StreamingQuery:
     """A query whose results are parquet files, each row once, also when it is started again."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.option("path", str(folder / "results")).start()
+    return begin(writer.option("path", str(folder / "results")).start)
 
 
 def windows(frame: DataFrame) -> DataFrame:
-    """Rows, their sum and their largest by window of ten seconds and key; also of a plain batch."""
-    late = frame.withWatermark("ts", "1 second") if frame.isStreaming else frame
-    grouped = late.groupBy(F.window("ts", "10 seconds"), "k")
+    """Rows, their sum and their largest by window of ten seconds and key."""
+    grouped = frame.withWatermark("ts", "1 second").groupBy(F.window("ts", "10 seconds"), "k")
     return grouped.agg(F.count("*").alias("n"), F.sum("id").alias("total"), F.max("id").alias("top"))
+
+
+def windows_of(numbers: range) -> Counter[tuple]:
+    """What `windows` gives of the readings with these ids: the windows that the last of them has closed."""
+    size_us, found = 10_000_000, defaultdict(list)
+    for number in numbers:
+        found[number * STEP_US // size_us, number % 7].append(number)
+    watermark_us = numbers[-1] * STEP_US - 1_000_000
+    return Counter(
+        ((at(10 * window), at(10 * window + 10)), k, len(mine), sum(mine), max(mine))
+        for (window, k), mine in found.items()
+        if (window + 1) * size_us <= watermark_us
+    )
+
+
+def at(seconds: int) -> datetime:
+    """A moment of the readings, as Spark gives it: without a time zone, in this machine's."""
+    return (datetime.fromtimestamp(DAY_S, UTC) + timedelta(seconds=seconds)).astimezone().replace(tzinfo=None)
 
 
 def ids(frame: DataFrame) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.waits import PATIENCE_S, until
 
 from penstock.config import load_flow_config
 from penstock.control.governor import Governor
@@ -50,13 +51,13 @@ class Served:
 
         self._thread = threading.Thread(target=asyncio.run, args=(serve(),))
         self._thread.start()
-        assert ready.wait(30)
+        assert ready.wait(PATIENCE_S)
         return self.governor
 
     def end(self) -> None:
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._server.stop)
-            self._thread.join(30)
+            self._thread.join(PATIENCE_S)
             self._thread = None
 
 
@@ -288,7 +289,7 @@ def test_by_itself_it_takes_what_its_last_batch_really_admitted(folder: Path, st
 
 
 def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, stream: Path) -> None:
-    served.start()
+    governor = served.start()
     holder, _ = waiting_asking(served.folder)
     while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
         pass
@@ -302,9 +303,10 @@ def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, 
 
     thread = threading.Thread(target=plan)
     thread.start()
-    assert not done.wait(0.3), "the slot is held"
+    until(lambda: "fraud-2" in governor.readers, "its first word")
+    assert not done.is_set(), "the slot is held"
     holder.close()
-    assert done.wait(30)
+    assert done.wait(PATIENCE_S)
     thread.join()
     replaying.close()
 

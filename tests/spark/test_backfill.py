@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.spark.helpers import begin, ids
 from tests.waits import until
 
 from penstock.errors import InvalidInputError
@@ -42,19 +41,6 @@ READER = "hot-0123456789ab"
 DAY_S = 1_700_000_000 // 60 * 60
 
 
-_open: list[Shedding] = []
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """Files left open would be another test's warning."""
-    yield
-    while _open:
-        made = _open.pop()
-        made.journal.close()
-        made.log.close()
-
-
 class Shedding:
     """A stream of two partitions and a reader whose grants are made by hand, as a source writes them."""
 
@@ -65,7 +51,13 @@ class Shedding:
         self.offset = Offset.initial(READER, {0: 0, 1: 0})
         self.journal = JournalWriter(self.folder / "plans", READER)
         self.rows, self.step_s = 0, 0.01
-        _open.append(self)
+
+    def __enter__(self) -> Shedding:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.close()
+        self.log.close()
 
     def append(self, rows: int) -> None:
         """Rows for both partitions, their event times a step apart."""
@@ -118,10 +110,17 @@ class Shedding:
 
 
 @pytest.fixture
-def shedding(tmp_path: Path) -> Shedding:
-    made = Shedding(tmp_path / "log")
-    made.grants()
-    return made
+def empty(tmp_path: Path) -> Iterator[Shedding]:
+    """No rows yet."""
+    with Shedding(tmp_path / "log", file_bytes=1) as made:
+        yield made
+
+
+@pytest.fixture
+def shedding(tmp_path: Path) -> Iterator[Shedding]:
+    with Shedding(tmp_path / "log") as made:
+        made.grants()
+        yield made
 
 
 def twice(rows: DataFrame) -> DataFrame:
@@ -144,10 +143,6 @@ def counts(frame: DataFrame) -> dict[tuple[int, str], tuple[int, int]]:
     found = frame.selectExpr("unix_seconds(window.start)", "device", "rows", "total").collect()
     assert len({tuple(row[:2]) for row in found}) == len(found)
     return {(row[0], row[1]): (row[2], row[3]) for row in found}
-
-
-def ids(frame: DataFrame) -> list[int]:
-    return sorted(row.id for row in frame.select("id").collect())
 
 
 def test_shed_rows_are_appended_with_their_revision(spark: SparkSession, shedding: Shedding) -> None:
@@ -185,11 +180,11 @@ def at(seconds: int) -> datetime:
 
 
 def test_windows_that_overlap_are_computed_from_all_their_rows_and_others_left(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, empty: Shedding, tmp_path: Path
 ) -> None:
     from pyspark.sql.functions import window
 
-    shedding = Shedding(tmp_path / "log")
+    shedding = empty
     shedding.append(10_000)  # up to second 200
     shedding.grant()
     shedding.append(10_000)  # to 400: the partitions begin at 200 and 300
@@ -225,8 +220,8 @@ def test_open_windows_wait_and_their_rows_stay_pinned(spark: SparkSession, shedd
     assert results == {key: wanted[key] for key in results}
 
 
-def test_trimmed_rows_are_reported_as_gone(spark: SparkSession, tmp_path: Path) -> None:
-    shedding = Shedding(tmp_path / "log", file_bytes=1)
+def test_trimmed_rows_are_reported_as_gone(spark: SparkSession, empty: Shedding, tmp_path: Path) -> None:
+    shedding = empty
     shedding.grants()
     shed = shedding.shed()
     for p in (0, 1):
@@ -314,43 +309,6 @@ def test_a_pipelines_query_is_backfilled_into_its_stream(
             list(backfill_query(spark, load_pipeline(config), "hot"))
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from penstock.spark.backfill import backfill
-from penstock.spark.revisions import ParquetRevisions
-from penstock.spark.session import session
-
-class Dying(ParquetRevisions):
-    def publish(self, staged, reader, stretch):
-        revision = super().publish(staged, reader, stretch)
-        if revision == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return revision
-
-spark = session(master="local[1]", memory="1g")
-sink = Dying(Path(sys.argv[2]))
-backfill(spark, sys.argv[1], "hot", lambda rows: rows.selectExpr("id"), sink, stretch_rows=1000)
-"""
-
-
-@pytest.mark.slow
-def test_a_process_killed_between_a_revision_and_its_mark_adds_nothing_twice(
-    spark: SparkSession, shedding: Shedding, tmp_path: Path
-) -> None:
-    shed, place = shedding.shed(), tmp_path / "more"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(shedding.root), str(place)], check=False, capture_output=True
-    )
-    assert killed.returncode == -9, killed.stderr.decode()
-    published = ids(spark.read.parquet(str(place)))
-    assert 0 < len(published) < len(shed)
-    done = backfill(spark, shedding.root, "hot", lambda rows: rows.selectExpr("id"), place)
-    assert done.left == 0
-    assert done.revisions[0] == 2
-    assert ids(spark.read.parquet(str(place))) == shed
-
-
 @pytest.mark.parametrize(
     ("query", "windows", "message"),
     [
@@ -400,17 +358,18 @@ def test_what_an_overloaded_query_sheds_is_made_good_by_a_backfill(
     config = {"log": tmp_path / "log", "classes": {"gold": {"target": "5s", "shed_lane": True}}}
     with attach(spark, config) as flow:
         append_old(log)
-        (
-            twice(flow.read_stream("readings", cls="gold", query="hot"))
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "results"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        for _ in range(30):  # its cost is learned first, of what is kept
+        results = twice(flow.read_stream("readings", cls="gold", query="hot"))
+        writer = results.writeStream.format("parquet").option("path", str(tmp_path / "results"))
+        begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
+
+        def shed() -> bool:
+            """Whether a row was shed; its cost is learned first, of what is kept."""
             if wait_until_read(flow, log.end())["shed"]:
-                break
+                return True
             append_old(log)
+            return False
+
+        until(shed, "rows that are shed", flow.status)
     log.close()
     kept = ids(spark.read.parquet(str(tmp_path / "results")))
     assert ReaderRegistry(log).readers()[0].pinned
@@ -419,7 +378,7 @@ def test_what_an_overloaded_query_sheds_is_made_good_by_a_backfill(
     assert sorted(kept + ids(spark.read.parquet(str(tmp_path / "more")))) == list(range(log.end()))
 
 
-def append_old(log: EmbeddedLog, rows: int = 20_000) -> None:
+def append_old(log: EmbeddedLog, rows: int = 5000) -> None:
     """Rows that arrived an hour ago: no target can be kept for them."""
     numbers = np.arange(log.end(), log.end() + rows)
     at = pa.array(numbers * 1000, SCHEMA.field("at").type)
@@ -436,6 +395,6 @@ def wait_until_read(flow: Flow, rows: int) -> dict[str, Any]:
             return dict(query)
         return None
 
-    found = until(read, f"{rows} rows read")
+    found = until(read, f"{rows} rows read", flow.status)
     assert found is not None
     return found

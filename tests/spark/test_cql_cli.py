@@ -1,17 +1,16 @@
-"""`penstock cql run`, `explain --spark` and `conformance`, the last in a process of its own."""
+"""`penstock cql run`, `explain --spark` and `conformance`, on the tests' session."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.helpers import KeptSession
 
 from penstock.cli import main
 
@@ -24,30 +23,15 @@ CASES = {
 """The second one's last sum is wrong."""
 
 
-def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "penstock"), "cql", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
-class Kept:
-    """The tests' session, which a command does not stop: starting one takes most of its time."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """It goes on."""
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run on the tests' session."""
+    monkeypatch.setattr("penstock.spark.session.session", lambda **_: KeptSession(spark))
 
 
 @pytest.fixture
-def cql(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Any]:
-    """Runs a command here, on the tests' session; gives what it prints as JSON."""
-    monkeypatch.setattr("penstock.spark.session.session", lambda **_: Kept(spark))
+def cql(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command here; gives what it prints as JSON."""
 
     def run(*arguments: str) -> Any:
         assert main(["cql", *arguments, "--json", "-"]) == 0
@@ -56,7 +40,9 @@ def cql(
     return run
 
 
-def test_wrong_tuples_of_a_case_are_counted_and_shown(tmp_path: Path) -> None:
+def test_wrong_tuples_of_a_case_are_counted_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for part in ("queries", "data", "expected"):
         (tmp_path / part).mkdir()
     (tmp_path / "data" / "S.dat").write_text("i,i,i\n1,1,5\n2,2,5\n3,1,7\n")
@@ -65,17 +51,16 @@ def test_wrong_tuples_of_a_case_are_counted_and_shown(tmp_path: Path) -> None:
         (tmp_path / "queries" / f"{name}.cql").write_text(text)
         (tmp_path / "expected" / f"{name}.gz").write_bytes(gzip.compress(expected.encode()))
     report = tmp_path / "report.json"
-    done = penstock(
-        "conformance", str(tmp_path), "--partitions", "2", "--batches", "2", "--json", str(report)
-    )
-    assert done.returncode == 1, done.stderr
+    command = ["cql", "conformance", str(tmp_path), "--partitions", "2", "--batches", "2"]
+    assert main([*command, "--json", str(report)]) == 1
+    shown = capsys.readouterr().out
     cases = json.loads(report.read_text())["cases"]
     assert [(c["case"], c["partitions"], c["tuples"], c["missing"], c["extra"]) for c in cases] == [
         ("last", 2, 4, 0, 0),
         ("sums", 2, 4, 1, 1),
     ]
-    assert "sums, 2 partitions: missing [3]:+:1, 13" in done.stdout
-    assert "sums, 2 partitions: extra [3]:+:1, 12" in done.stdout
+    assert "sums, 2 partitions: missing [3]:+:1, 13" in shown
+    assert "sums, 2 partitions: extra [3]:+:1, 12" in shown
 
 
 def test_queries_run_over_files_and_print_their_answers(tmp_path: Path, cql: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.spark.helpers import create, fill, query_status, readings, to_memory, until, windows
+from tests.spark.helpers import begin, create, drain, fill, query_status, readings, to_memory, until, windows
 
 import penstock
 from penstock.grants.lateness import LateRule
@@ -117,9 +117,9 @@ def test_two_queries_of_one_dataframe_have_lines_by_the_batch_ids_of_each(
     with penstock.attach(spark, config) as flow:
         both = flow.read_stream("readings", cls="gold", query="both")
         queries = [to_memory(both, "one_of_both"), to_memory(both.where("k = 1"), "other_of_both")]
-        for first in (0, 500, 1000):
+        for first in (0, 500):
             fill(log, range(first, first + 500))
-            assert flow.drain()
+            drain(flow)
         last = [query.lastProgress for query in queries]
     lines = of_batches(tmp_path / "run", "both")
     for progress in last:
@@ -127,7 +127,7 @@ def test_two_queries_of_one_dataframe_have_lines_by_the_batch_ids_of_each(
         mine = {line["grants"][end["reader"]]: line for line in lines if line["key"] == end["reader"]}
         assert [line["batch"] for line in mine.values()] == list(range(progress["batchId"] + 1))
         assert mine[end["grant"]]["batch"] == progress["batchId"]
-        assert sum(line["rows"] for line in mine.values()) == 1500
+        assert sum(line["rows"] for line in mine.values()) == 1000
 
 
 def test_a_batch_that_failed_and_is_run_again_has_a_line_as_all_others(
@@ -145,14 +145,14 @@ def test_a_batch_that_failed_and_is_run_again_has_a_line_as_all_others(
     with penstock.attach(spark, config) as flow:
         stream = flow.read_stream("readings", cls="gold", query="again")
         writer = stream.writeStream.foreachBatch(fail_once).option("checkpointLocation", str(tmp_path / "c"))
-        query = writer.start()
+        query = begin(writer.start)
         fill(log, range(100))
-        assert flow.drain()
+        drain(flow)
         fill(log, range(100, 300))
         until(lambda: query.exception() is not None, "the failure")
-        writer.start()
+        begin(writer.start)
         fill(log, range(300, 400))
-        assert flow.drain()
+        drain(flow)
     lines = of_batches(tmp_path / "run", "again")
     assert [line["batch"] for line in lines] == list(range(len(lines)))
     assert sum(line["rows"] for line in lines) == 400
@@ -169,14 +169,14 @@ def test_late_rows_are_missing_and_rows_of_open_windows_are_not(spark: SparkSess
         to_memory(renamed.dropDuplicates(["id", "at"]), "late_by_row")
         for ids in (range(3000), range(3000, 4000)):
             fill(log, ids)
-            assert flow.drain()
+            drain(flow)
         for name in ("by_window", "by_row"):
             found = query_status(flow, name)
             assert found is not None
             assert (found["sic"], found["dropped_by_watermark"]) == (1.0, 0)
         late = np.concatenate([np.arange(4000, 4400), np.arange(500), np.arange(3000, 3100)])
         log.append(readings(late))
-        assert flow.drain()
+        drain(flow)
 
         def booked(name: str, lost: int) -> bool:
             found = query_status(flow, name)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from tests.spark.helpers import run_now
 
 import penstock
 from penstock.cql.program import read_program
@@ -216,10 +217,9 @@ def test_a_stream_that_is_not_shed_has_exact_answers(
                 [pa.array(at, schema.field("at").type), pa.array(np.full(100, float(second)))], schema=schema
             )
             log.append(rows)
-    rows = read_ungoverned(spark, tmp_path / "s", 700, metadata=[*METADATA, POSITION])
+    rows = read_ungoverned(spark, tmp_path / "s", 1500, metadata=[*METADATA, POSITION])
     writer = estimated(rows).writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
-    writer.start().awaitTermination()
+    run_now(writer.option("checkpointLocation", str(tmp_path / "cp")))
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("window_start").collect()
     assert len(found) >= 3
     for i, row in enumerate(found[:3]):
@@ -290,10 +290,9 @@ def test_sic_is_the_sum_of_what_rows_are_worth_and_may_pass_one_when_a_rate_rise
             count = 100 if second < 20 else 400
             at_us = np.int64(1_000_000_000) + second * 1_000_000 + np.arange(count)
             log.append(pa.record_batch([np.full(count, second)], schema=schema), arrival_us=at_us)
-    rows = read_ungoverned(spark, tmp_path / "s", 100, metadata=["_sic"])
+    rows = read_ungoverned(spark, tmp_path / "s", 400, metadata=["_sic"])
     writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
-    writer.start().awaitTermination()
+    run_now(writer.option("checkpointLocation", str(tmp_path / "cp")))
     read = spark.read.parquet(str(tmp_path / "out"))
     by_window = read.groupBy(F.expr("v div 10 AS w")).agg(penstock.sic()).orderBy("w").collect()
     steady, risen = by_window[1]["sic"], by_window[2]["sic"]

@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +15,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from tests.spark.helpers import (
     alive,
+    begin,
     check_books,
     committed,
     create,
+    drain,
     fill,
     ids,
     journal_offsets,
@@ -30,6 +30,7 @@ from tests.spark.helpers import (
     to_memory,
     until,
 )
+from tests.waits import ran
 
 import penstock
 from penstock.grants.journal import read_journal
@@ -62,44 +63,48 @@ def results(spark: SparkSession, folder: Path) -> DataFrame:
 # -- what a user gets wrong ------------------------------------------------------------------------
 
 
-def test_an_interval_trigger_is_refused_with_the_hint_and_nothing_is_lost(
+def test_triggers_that_cannot_be_governed_are_refused_with_the_hint_and_nothing_is_lost(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    fill(create(tmp_path / "readings"), range(4500))
+    fill(create(tmp_path / "readings"), range(1500))
     with attach(spark, tmp_path) as flow:
         stream = flow.read_stream("readings", cls="gold")
         good = to_memory(stream, "default_trigger")  # from the same DataFrame: it goes on
         writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out" / "results"))
         writer = writer.option("checkpointLocation", str(tmp_path / "out" / "checkpoint"))
-        error = error_of(writer.trigger(processingTime="300 milliseconds").start())
+        error = error_of(begin(writer.trigger(processingTime="300 milliseconds").start))
         assert "a governed query has the default trigger; got ProcessingTimeTrigger(300)" in error
         assert "hint: leave out .trigger(...)" in error
-        again = writer.trigger(processingTime="0 seconds").start()
-        assert flow.drain()
+        again = begin(writer.trigger(processingTime="0 seconds").start)
+        once = flow.read_stream("readings", cls="gold").writeStream.format("noop").trigger(once=True)
+        assert "got Trigger.Once; hint: use .trigger(availableNow=True)" in error_of(begin(once.start))
+        drain(flow)
         assert again.isActive
         assert good.isActive
-        check_books(flow, {"readings": 4500})
-    assert ids(results(spark, tmp_path / "out")) == list(range(4500))
-    assert ids(spark.table("default_trigger")) == list(range(4500))
-
-
-def test_a_trigger_that_asks_once_is_refused_with_the_hint(spark: SparkSession, tmp_path: Path) -> None:
-    fill(create(tmp_path / "readings"), range(100))
-    with attach(spark, tmp_path) as flow:
-        writer = flow.read_stream("readings", cls="gold").writeStream.format("noop")
-        error = error_of(writer.trigger(once=True).start())
-        assert "got Trigger.Once; hint: use .trigger(availableNow=True)" in error
-        check_books(flow, {"readings": 100})
+        check_books(flow, {"readings": 1500})
+    assert ids(results(spark, tmp_path / "out")) == list(range(1500))
+    assert ids(spark.table("default_trigger")) == list(range(1500))
 
 
 # -- the control plane dies or hangs ---------------------------------------------------------------
+
+
+def await_a_grant(flow: Flow, log: EmbeddedLog, query: StreamingQuery) -> None:
+    """Feeds rows until a batch of them was granted: on a busy machine some go on by themselves meanwhile."""
+
+    def granted() -> bool:
+        fill(log, range(log.end(), log.end() + 100))
+        drain(flow)
+        return not offsets(query)[-1].ungoverned
+
+    until(granted, "a batch that was granted", query)
 
 
 def test_a_killed_control_plane_is_replaced_and_no_row_is_twice_or_missing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log = create(tmp_path / "readings", segment_rows=200)
-    fill(log, range(3000))
+    fill(log, range(2000))
     with attach(spark, tmp_path, run=tmp_path / "run", fail_open_after="0.3s") as flow:
         query = to_memory(flow.read_stream("readings", cls="gold"), "killed")
         flow.set_target("gold", "50s")
@@ -107,24 +112,20 @@ def test_a_killed_control_plane_is_replaced_and_no_row_is_twice_or_missing(
         flow.set_shedding(False)
         control = flow.control
         assert control is not None
-        for kill in (1, 2):
-            until(lambda: offsets(query), "a batch", query)
-            killed = control.pid
-            os.kill(killed, signal.SIGKILL)
-            fill(log, range(3000 * kill, 3000 * (kill + 1)))
-            until(lambda: control.pid != killed and flow.status(), "another", query)  # noqa: B023
-        until(lambda: rows_of(flow, "readings") == 9000, "the rest", query)
-        check_books(flow, {"readings": 9000})
-        until(lambda: flow.status()["classes"]["gold"]["priority"] == 3.0)
+        until(lambda: offsets(query), "a batch", query)
+        killed = control.pid
+        os.kill(killed, signal.SIGKILL)
+        fill(log, range(2000, 4000))
+        until(lambda: control.pid != killed and flow.status(), "another", query)
+        until(lambda: rows_of(flow, "readings") == 4000, "the rest", query)
+        check_books(flow, {"readings": 4000})
+        until(lambda: flow.status()["classes"]["gold"]["priority"] == 3.0, "what was changed before")
         until(lambda: not flow.status()["shedding"], "a kill switch that stays off")
-        status = flow.status()
-        assert status["classes"]["gold"]["target_s"] == 50.0
-        fill(log, range(9000, 9100))
-        assert flow.drain()
-        assert not offsets(query)[-1].ungoverned, "it is governed again"
+        assert flow.status()["classes"]["gold"]["target_s"] == 50.0
+        await_a_grant(flow, log, query)
         assert not alive(killed)
-    assert ids(spark.table("killed")) == list(range(9100))
-    assert (tmp_path / "run-3" / "report.json").exists()
+    assert ids(spark.table("killed")) == list(range(log.end()))
+    assert (tmp_path / "run-2" / "report.json").exists()
 
 
 def test_a_control_plane_that_hangs_is_done_without_until_it_answers_again(
@@ -138,17 +139,16 @@ def test_a_control_plane_that_hangs_is_done_without_until_it_answers_again(
         assert flow.control is not None
         os.kill(flow.control.pid, signal.SIGSTOP)
         try:
-            fill(log, range(1000, 4000))
+            fill(log, range(1000, 3000))
             alone = until(lambda: [o for o in offsets(query) if o.ungoverned], "a batch alone", query)
             assert max(o.end[0] - o.start[0] for o in alone) <= 1000, "never everything at once"
         finally:
             os.kill(flow.control.pid, signal.SIGCONT)
-        fill(log, range(4000, 5000))
         until(flow.drain, "the end", query)
-        assert not offsets(query)[-1].ungoverned
+        await_a_grant(flow, log, query)
         assert rows_of(flow, "readings", "ungoverned") >= len(alone)
-        check_books(flow, {"readings": 5000})
-    assert ids(spark.table("hangs")) == list(range(5000))
+        check_books(flow, {"readings": log.end()})
+    assert ids(spark.table("hangs")) == list(range(log.end()))
 
 
 # -- queries that fail -----------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_a_failing_query_frees_its_slot_and_its_grant_is_set_aside_after_two_fai
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log = create(tmp_path / "readings", segment_rows=200)
-    fill(log, range(2300), appends=4)
+    fill(log, range(1300), appends=4)
     classes = {"gold": {"target": "60s", "poison_after": 2}, "bulk": {"target": "60s"}}
     with attach(spark, tmp_path, classes) as flow:
         frame = poisoned(flow.read_stream("readings", cls="gold", query="bad"), 1234)
@@ -175,38 +175,20 @@ def test_a_failing_query_frees_its_slot_and_its_grant_is_set_aside_after_two_fai
             tried.append((entry.offset, entry.attempts))
         assert tried == [(tried[0][0], 1), (tried[0][0], 2)], "the same batch, with the same plan"
         good = to_memory(flow.read_stream("readings", cls="bulk", query="good"), "not_bad")
-        until(lambda: spark.table("not_bad").count() == 2300, "the other query's end", good)
+        until(lambda: spark.table("not_bad").count() == 1300, "the other query's end", good)
         query = to_files(frame, tmp_path / "bad")
-        assert flow.drain()
+        drain(flow)
         assert query.isActive
-        check_books(flow, {"readings": 2300})
+        check_books(flow, {"readings": 1300})
         status = query_status(flow, "bad")
         assert status is not None
         (reader,) = status["readers"].values()
     aside = tried[0][0]
-    lost = set(range(2300)) - set(ids(results(spark, tmp_path / "bad")))
+    lost = set(range(1300)) - set(ids(results(spark, tmp_path / "bad")))
     assert lost == set(range(aside.start[0], aside.end[0])), "the grant with the bad row, and nothing else"
     assert 1234 in lost
     assert (reader["poison"], reader["shed"]) == (len(lost), len(lost))
-    assert reader["admitted"] == 2300 - len(lost)
-
-
-def test_a_batch_that_is_run_again_gets_its_slot_beside_a_query_that_always_has_work(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    log = create(tmp_path / "readings", segment_rows=200)
-    fill(log, range(1500))
-    with attach(spark, tmp_path, {"gold": {"target": "2s"}, "bulk": {"target": "60s"}}) as flow:
-        flow.set_shedding(False)
-        frame = poisoned(flow.read_stream("readings", cls="bulk", query="again"), 1234)
-        assert "a bad row" in error_of(to_files(frame, tmp_path / "again"))
-        busy = create(tmp_path / "busy", segment_rows=200)
-        fill(busy, range(20_000))
-        slow = flow.read_stream("busy", cls="gold").where("reflect('java.lang.Thread','sleep',1L) IS NULL")
-        other = slow.writeStream.format("noop").start()
-        until(lambda: rows_of(flow, "busy") > 0, "the busy query", other)
-        assert "a bad row" in error_of(to_files(frame, tmp_path / "again")), "it ran"
-        assert rows_of(flow, "busy", "waiting") > 0, "the other had work all the time"
+    assert reader["admitted"] == 1300 - len(lost)
 
 
 def break_data(stream: Path, how: str) -> tuple[Path, bytes]:
@@ -227,7 +209,7 @@ def test_damaged_data_fails_its_query_by_name_others_go_on_and_once_restored_not
 ) -> None:
     kinds = ("deleted", "torn")
     for name in (*kinds, "sound"):
-        fill(create(tmp_path / name, segment_rows=200, file_bytes=20_000), range(3000), appends=15)
+        fill(create(tmp_path / name, segment_rows=100, file_bytes=10_000), range(1500), appends=15)
     broken = {name: break_data(tmp_path / name, name) for name in kinds}
     with attach(spark, tmp_path) as flow:
         frames = {name: flow.read_stream(name, cls="gold") for name in (*kinds, "sound")}
@@ -239,16 +221,16 @@ def test_damaged_data_fails_its_query_by_name_others_go_on_and_once_restored_not
             starts = [int(path.stem) for path in sorted((tmp_path / name).glob("p0000/*.data"))]
             begins = int(broken[name][0].stem)
             assert begins <= int(said[1]) < min(start for start in starts if start > begins)
-        assert flow.drain()
+        drain(flow)
         assert queries["sound"].isActive
-        check_books(flow, {"deleted": 3000, "torn": 3000, "sound": 3000})
+        check_books(flow, {"deleted": 1500, "torn": 1500, "sound": 1500})
         for name, (path, before) in broken.items():
             path.write_bytes(before)
             queries[name] = to_files(frames[name], tmp_path / f"{name}-out")
-        assert flow.drain()
-        check_books(flow, {"deleted": 3000, "torn": 3000, "sound": 3000})
+        drain(flow)
+        check_books(flow, {"deleted": 1500, "torn": 1500, "sound": 1500})
     for name in (*kinds, "sound"):
-        assert ids(results(spark, tmp_path / f"{name}-out")) == list(range(3000)), name
+        assert ids(results(spark, tmp_path / f"{name}-out")) == list(range(1500)), name
 
 
 # -- stopping and starting -------------------------------------------------------------------------
@@ -297,11 +279,12 @@ def test_a_query_that_is_started_again_goes_on_as_the_same_reader_with_its_books
         fill(log, range(first, first + 1500))
         with attach(spark, tmp_path) as flow:
             stream = flow.read_stream("readings", cls="gold", metadata=["_seq"])
-            cold = to_files(stream, tmp_path / "out")
-            until(partial(offsets, cold), "a batch", cold)
-            cold.stop()  # anywhere, also inside a batch
-            to_files(stream, tmp_path / "out")
-            assert flow.drain()
+            query = to_files(stream, tmp_path / "out")
+            if first == 0:
+                until(partial(offsets, query), "a batch", query)
+                query.stop()  # anywhere, also inside a batch
+                to_files(stream, tmp_path / "out")
+            drain(flow)
             check_books(flow, {"readings": first + 1500})
             assert rows_of(flow, "readings") == first + 1500
     (grants,) = journal_offsets(tmp_path / "readings").values()
@@ -318,7 +301,7 @@ from penstock.log.flight import FlightLog
 from penstock.log.protocol import AppendKey
 import pyarrow as pa
 with FlightLog(sys.argv[1], "readings") as log:
-    for batch in range(10):
+    for batch in range(5):
         ids = np.arange(batch * 300, batch * 300 + 300)
         at = pa.array(ids, pa.timestamp("us", tz="UTC"))
         for _ in range(2):  # a repeat, as after a connection that broke
@@ -332,12 +315,12 @@ def test_a_producer_in_another_process_feeds_a_governed_query_over_flight(
     create(tmp_path / "readings")
     with FlightServer(tmp_path) as server, attach(spark, tmp_path) as flow:
         query = to_memory(flow.read_stream("readings", cls="gold"), "over_flight")
-        subprocess.run([sys.executable, "-c", PRODUCER, server.address], check=True, timeout=60)
-        assert EmbeddedLog(tmp_path / "readings").end() == 3000
-        assert flow.drain()
+        assert ran([sys.executable, "-c", PRODUCER, server.address]).returncode == 0
+        assert EmbeddedLog(tmp_path / "readings").end() == 1500
+        drain(flow)
         assert query.isActive
-        check_books(flow, {"readings": 3000})
-    assert Counter(ids(spark.table("over_flight"))) == Counter(range(3000))
+        check_books(flow, {"readings": 1500})
+    assert ids(spark.table("over_flight")) == list(range(1500))
 
 
 def test_a_checkpoint_is_refused_on_a_stream_that_was_created_anew(
@@ -347,28 +330,10 @@ def test_a_checkpoint_is_refused_on_a_stream_that_was_created_anew(
         fill(log, range(100))
         with attach(spark, tmp_path) as flow:
             to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
-            assert flow.drain()
+            drain(flow)
     shutil.rmtree(tmp_path / "readings")
     fill(create(tmp_path / "readings"), range(500))
     with attach(spark, tmp_path) as flow:
         query = to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
         assert "a checkpoint goes on with the stream it was begun on" in error_of(query)
     assert ids(results(spark, tmp_path / "out")) == list(range(100))
-
-
-STOPS_SPARK_FIRST = """
-import sys
-import penstock
-spark = penstock.session(cores=2)
-config = {"log": sys.argv[1], "classes": {"gold": {"target": "5s"}}}
-with penstock.attach(spark, config) as flow:
-    spark.stop()
-print("control plane", "alive" if flow.control._process.poll() is None else "ended")
-"""
-
-
-@pytest.mark.spark
-def test_a_flow_ends_its_control_plane_also_where_spark_was_stopped_first(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STOPS_SPARK_FIRST, str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (ran.returncode, ran.stdout) == (0, "control plane ended\n"), ran.stderr[-2000:]

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
-from tests.spark.test_backfill import READER, WINDOWS, Shedding, closed  # noqa: F401 - closes its files
+from tests.spark.test_backfill import READER, WINDOWS, Shedding
 
 import penstock
 from penstock.grants.journal import Entry
@@ -101,8 +101,8 @@ def test_many_small_grants_make_no_long_option(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_backfill_of_a_query_with_estimates_makes_them_exact(spark: SparkSession, tmp_path: Path) -> None:
-    shedding = Shedding(tmp_path / "log")
-    shedding.grants()
+    with Shedding(tmp_path / "log") as shedding:
+        shedding.grants()
 
     def estimated(rows: DataFrame) -> DataFrame:
         from pyspark.sql.functions import window

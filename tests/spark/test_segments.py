@@ -5,12 +5,27 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.spark.helpers import READINGS, create, fill, ids, query_status, readings, to_memory, until
+from tests.spark.helpers import (
+    LONGEST_S,
+    READINGS,
+    StopWhen,
+    begin,
+    create,
+    drain,
+    fill,
+    has_admitted,
+    ids,
+    query_status,
+    readings,
+    to_memory,
+    until,
+)
+from tests.waits import PATIENCE_S
 
 import penstock
 from penstock.errors import InvalidInputError
@@ -104,25 +119,23 @@ def test_rows_of_a_stream_without_kept_parts_have_that_of_their_grant(tmp_path: 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("partitions", [1, 3])
 def test_a_lower_class_reads_rows_that_arrived_when_those_they_come_from_did(
-    spark: SparkSession, tmp_path: Path, partitions: int
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    log = create(tmp_path / "readings", partitions)
-    fill(log, range(3000), appends=5)
-    table = f"low_{partitions}"
+    log, table = create(tmp_path / "readings", partitions=3), "low_rows"
+    fill(log, range(2000), appends=5)
     with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
         source = flow.read_stream("readings", cls="gold", metadata=ORIGIN, query="writer")
         hot = source.where("k = 1")
         writer = hot.writeStream.foreachBatch(flow.share("hot", hot))
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
         low = flow.read_stream("hot", cls="bulk", metadata=ORIGIN)
         to_memory(low, table)
         assert low.columns == [*READINGS.names, *ORIGIN]
-        assert flow.drain()
-        fill(log, range(3000, 4000))
-        assert flow.drain(), "what waits upstream is waited for downstream"
-        wanted = [n for n in range(4000) if n % 7 == 1]
+        drain(flow)
+        fill(log, range(2000, 3000))
+        drain(flow)  # what waits upstream is waited for downstream
+        wanted = [n for n in range(3000) if n % 7 == 1]
         assert ids(spark.table(table)) == wanted
         seen = spark.sql(f"SELECT id, unix_micros(_arrival) AS us, _weight, _sic FROM {table}").collect()
         origin = arrivals(log)
@@ -162,7 +175,7 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
     with penstock.attach(spark, {"log": tmp_path, "classes": CLASSES}) as flow:
         kept = to_memory(flow.read_stream("readings", cls="gold"), "kept_by_removal")
         gone = to_memory(flow.read_stream("readings", cls="bulk"), "gone_by_removal")
-        assert flow.drain()
+        drain(flow)
         with pytest.raises(InvalidInputError, match="has no running queries; got readings"):
             flow.remove_class("bulk")
         assert kept.isActive
@@ -170,7 +183,7 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
         gone.stop()
         flow.remove_class("bulk")
         fill(log, range(1000, 2000))
-        assert flow.drain()
+        drain(flow)
         assert ids(spark.table("kept_by_removal")) == list(range(2000))
         assert flow.status()["removed"]["bulk"]["admitted"] == 1000
         with pytest.raises(InvalidInputError, match="class must be one of gold; got 'bulk'"):
@@ -178,38 +191,47 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("declared", [True, False], ids=["schema_declared", "schema_of_the_result"])
-def test_a_pipeline_writes_a_segment_by_passing_on_where_rows_come_from(
-    spark: SparkSession, tmp_path: Path, declared: bool
+def test_a_pipeline_writes_segments_by_passing_on_where_rows_come_from(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    def find(rest: int, segment: str) -> dict[str, Any]:
+        return {
+            "class": "gold",
+            "sql": f"SELECT n, _arrival, _sic, _weight, _kept FROM numbers WHERE n % 2 = {rest}",
+            "metadata": list(ORIGIN),
+            "sink": {"kind": "log", "stream": segment},
+        }
+
     raw = {
         "log": str(tmp_path / "log"),
         "classes": CLASSES,
         "streams": {
             "numbers": {"schema": {"n": "long"}, "source": {"kind": "generator", "rate": 500}},
-            "even": {"schema": {"n": "long"}} if declared else {},
+            "even": {"schema": {"n": "long"}},
+            "odd": {},  # with the columns of the result
         },
         "queries": {
             "low": {
                 "class": "bulk",
-                "sql": "SELECT n, _arrival FROM even",
+                "sql": "SELECT n, _arrival FROM odd",
                 "metadata": ["_arrival"],
-                "sink": {"kind": "memory", "name": f"low_even_{declared}"},
+                "sink": {"kind": "memory", "name": "low_odd"},
             },
-            "find": {
-                "class": "gold",
-                "sql": "SELECT n, _arrival, _sic, _weight, _kept FROM numbers WHERE n % 2 = 0",
-                "metadata": list(ORIGIN),
-                "sink": {"kind": "log", "stream": "even"},
-            },
+            "find_even": find(0, "even"),
+            "find_odd": find(1, "odd"),
         },
     }
-    report = run_pipeline(load_pipeline(raw), 3.0, run=tmp_path / "run", spark=spark, drain_s=30.0)
+    stop = StopWhen(has_admitted(200, "low", "find_even"))
+    report = run_pipeline(
+        load_pipeline(raw), LONGEST_S, True, tmp_path / "run", stop, spark=spark, drain_s=PATIENCE_S
+    )
     assert report["ok"], report["errors"]
     assert report["drained"]
     source = arrivals(EmbeddedLog(tmp_path / "log" / "numbers"), "n")
-    seen = spark.sql(f"SELECT n, unix_micros(_arrival) AS us FROM low_even_{declared}").collect()
-    assert {row.n: row.us for row in seen} == {n: us for n, us in source.items() if n % 2 == 0}
+    even = arrivals(EmbeddedLog(tmp_path / "log" / "even"), "n")
+    assert even == {n: us for n, us in source.items() if n % 2 == 0}
+    seen = spark.sql("SELECT n, unix_micros(_arrival) AS us FROM low_odd").collect()
+    assert {row.n: row.us for row in seen} == {n: us for n, us in source.items() if n % 2 == 1}
     assert set(report["plan"]["classes"]) == {"gold", "bulk"}
 
 

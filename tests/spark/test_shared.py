@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.helpers import create, fill, ids, to_files, to_memory, until, windows
+from tests.spark.helpers import create, drain, fill, ids, to_files, to_memory, until, windows
+from tests.waits import PATIENCE_S
 
 import penstock
 from penstock.control.client import ControlClient
@@ -37,7 +38,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         yield address
         client.request({"op": "stop"})
         client.close()
-        assert served.wait(30) == 0
+        assert served.wait(PATIENCE_S) == 0
 
 
 def names(status: dict[str, Any]) -> set[str]:
@@ -54,13 +55,13 @@ def test_two_flows_share_a_control_plane_and_one_that_stops_leaves_the_other_gov
         kept = to_memory(staying.read_stream("readings", cls="gold", query="kept"), "kept_by_shared")
         leaving: Flow = penstock.attach(spark, config)
         to_memory(leaving.read_stream("readings", cls="plain", query="gone"), "gone_from_shared")
-        assert staying.drain()
-        assert leaving.drain()
+        drain(staying)
+        drain(leaving)
         assert {"kept", "gone"} <= names(staying.status())
         leaving.stop()
         assert kept.isActive
         fill(log, range(1000, 2000))
-        assert staying.drain()
+        drain(staying)
         assert ids(spark.table("kept_by_shared")) == list(range(2000))
         assert ids(spark.table("gone_from_shared")) == list(range(1000))
     assert ControlClient(address).request({"op": "status"})["status"]["slots"] == 1, "it outlives them"
@@ -76,7 +77,7 @@ def test_a_query_that_was_stopped_goes_on_with_its_checkpoint_under_the_next_flo
         with penstock.attach(spark, config) as flow:
             frame = flow.read_stream("readings", cls="gold", query="again")
             query = to_files(frame, tmp_path / "results")
-            assert flow.drain()
+            drain(flow)
             assert query.isActive
     assert ids(spark.read.parquet(str(tmp_path / "results" / "results"))) == list(range(2000))
 
@@ -131,7 +132,7 @@ def test_an_answer_of_a_window_is_known_to_leave_with_the_batch_after_its_rows(
             to_memory(windows(flow.read_stream("readings", cls="gold")), "windows_sent"),
             to_memory(flow.read_stream("readings", cls="plain").where("k = 1"), "rows_sent"),
         ]
-        assert flow.drain()
+        drain(flow)
         until(lambda: all(query.recentProgress for query in started), "batches")
         gold, plain = (flow.status()["classes"][name] for name in ("gold", "plain"))
     for one in (gold, plain):
