@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.waits import until
 
 from penstock.cli import main
-from penstock.control.client import ControlClient
+from penstock.control.client import ControlClient, ControlSilentError
 
 
 @pytest.fixture
@@ -96,3 +98,40 @@ def test_what_cannot_be_served_or_reached_is_one_line_and_exit_code_2(
     assert "a shared control plane has an address" in none
     assert "must be unix:// and an absolute path" in scheme
     assert "is it running?" in silent
+
+
+def test_a_pipelines_own_file_says_what_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pipeline.yaml").write_text(
+        f"""
+log: logs
+run: runs/mine
+address: unix://{tmp_path}/control
+classes: {{gold: {{target: 2s}}}}
+streams: {{numbers: {{schema: {{n: long}}}}}}
+queries: {{all: {{class: gold, sql: SELECT n FROM numbers, sink: noop}}}}
+"""
+    )
+    command = ["control", "serve", str(tmp_path / "pipeline.yaml"), "--run", str(tmp_path / "served")]
+    code = f"import sys; from penstock.cli import main; sys.exit(main({command!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"serving classes gold at unix://{tmp_path}/control\n"
+        client = ControlClient(f"unix://{tmp_path}/control")
+        config = json.loads(until(lambda: answer(client, {"op": "config"}))["config"])
+        client.request({"op": "stop"})
+        assert process.wait(60) == 0
+    assert config["log"] == str(tmp_path / "logs")
+    assert config["classes"]["gold"]["target"] == 2.0
+    assert not (tmp_path / "runs").exists(), "the pipeline's own record is made by `penstock run`"
+    assert (tmp_path / "served" / "report.json").exists()
+    (tmp_path / "pipeline.yaml").write_text("log: logs\nclasses: {gold: {target: 2s}}\nqueries: {}\n")
+    assert main(["control", "serve", str(tmp_path / "pipeline.yaml")]) == 2
+    assert "streams is required" in capsys.readouterr().err
+
+
+def answer(client: ControlClient, message: dict[str, str]) -> dict[str, Any] | None:
+    """What a control plane answers; `None` while it only starts."""
+    try:
+        return client.request(message)
+    except ControlSilentError:
+        return None

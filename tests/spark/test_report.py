@@ -11,6 +11,7 @@ from penstock.spark.report import (
     class_report,
     closing_table,
     live_table,
+    own_status,
     query_report,
     query_table,
     status_line,
@@ -20,10 +21,20 @@ DELAY = {"count": 9, "mean_s": 1.0, "p50_s": 0.9, "p95_s": 1.8, "p99_s": 2.5, "m
 NOTHING = {"count": 0, "mean_s": None, "p50_s": None, "p95_s": None, "p99_s": None, "max_s": None}
 
 
-def a_query(name: str, offered: int) -> dict[str, Any]:
+def a_query(name: str, offered: int, driver: str = "mine") -> dict[str, Any]:
     rows = {"offered": offered, "admitted": offered - 3, "shed": 2, "waiting": 1}
     quality = {"sic": 0.62, "silent": ["logins"], "dropped_by_watermark": 4.0}
-    return {"name": name, **rows, **quality, "batches": 2, "fixed_s": 0.2, "row_s": None}
+    age = {"oldest_waiting_s": offered / 100}
+    return {
+        "name": name,
+        "driver": driver,
+        **rows,
+        **age,
+        **quality,
+        "batches": 2,
+        "fixed_s": 0.2,
+        "row_s": None,
+    }
 
 
 def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
@@ -122,3 +133,43 @@ def test_a_line_has_every_class() -> None:
     line = status_line(STATUS, 5.2)
     assert line.strip().startswith("5 s  gold: keep 0.75, p95 1.80 of 2 s, waiting 67; bulk:")
     assert "p95 - of 2 s" in line
+
+
+SHARED = {
+    "classes": {
+        "gold": a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20, "theirs")),
+        "bulk": a_class(NOTHING, c=a_query("copy", 30, "theirs")),
+        "rest": a_class(NOTHING),
+    }
+}
+
+
+def test_of_a_shared_control_plane_a_driver_reports_its_own_queries() -> None:
+    mine = own_status(SHARED, "mine", ["gold", "bulk"])
+    assert list(mine["classes"]) == ["gold", "bulk"], "classes of other drivers alone are theirs"
+    assert {name: list(cls["queries"]) for name, cls in mine["classes"].items()} == {
+        "gold": ["a"],
+        "bulk": [],
+    }
+    assert query_report(mine)["fraud"]["offered"] == 10
+    assert "copy" not in query_report(mine)
+    assert SHARED["classes"]["gold"]["queries"].keys() == {"a", "b"}, "what was given is left as it is"
+
+
+def test_a_classs_rows_are_those_of_the_drivers_own_queries_and_what_includes_others_is_said() -> None:
+    mine = own_status(SHARED, "mine", ["gold", "bulk"])
+    gold, bulk = class_report(mine)["gold"], class_report(mine)["bulk"]
+    assert [gold[key] for key in ("offered", "admitted", "shed", "waiting")] == [10, 7, 2, 1]
+    assert (gold["oldest_waiting_s"], gold["sic"], gold["jain"], gold["others"]) == (0.1, 0.62, 1.0, 1)
+    assert (bulk["offered"], bulk["oldest_waiting_s"], bulk["sic"], bulk["others"]) == (0, None, None, 1)
+    for table in (closing_table(class_report(mine), "small"), live_table(mine, "small")):
+        said = " ".join(shown(table).split())
+        assert "gold: delays, share and headroom include other drivers' queries (1)" in said
+    assert "waiting 1, with other drivers' queries (1); bulk:" in status_line(mine, 5.0)
+
+
+def test_a_control_plane_of_ones_own_is_reported_as_it_is() -> None:
+    mine = own_status(STATUS, "mine", STATUS["classes"])
+    assert mine["classes"] == STATUS["classes"]
+    assert class_report(mine)["gold"]["others"] == 0
+    assert "other drivers" not in shown(closing_table(class_report(mine), "small"))

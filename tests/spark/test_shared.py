@@ -15,7 +15,9 @@ from tests.waits import PATIENCE_S
 import penstock
 from penstock.control.client import ControlClient
 from penstock.errors import InvalidInputError
+from penstock.pipeline.load import load_pipeline
 from penstock.spark.flow import Flow
+from penstock.spark.run import run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,3 +141,42 @@ def test_an_answer_of_a_window_is_known_to_leave_with_the_batch_after_its_rows(
         assert one["delay"]["count"] == one["result_delay"]["count"] == 3000
     assert gold["result_delay"]["mean_s"] > gold["delay"]["mean_s"]
     assert plain["result_delay"] == plain["delay"]
+
+
+def pipeline(tmp_path: Path, address: str, name: str, query: str) -> dict[str, Any]:
+    """A pipeline of one query at a shared control plane."""
+    source = {"kind": "generator", "rate": 500}
+    return {
+        "log": str(tmp_path / name),
+        "address": address,
+        "classes": {"gold": CLASSES["gold"]},
+        "streams": {"numbers": {"schema": {"n": "long"}, "source": source}},
+        "queries": {query: {"class": "gold", "sql": "SELECT n FROM numbers", "sink": "noop"}},
+    }
+
+
+def test_two_pipelines_run_one_after_the_other_at_a_shared_control_plane(
+    spark: SparkSession, tmp_path: Path, address: str
+) -> None:
+    seen: dict[str, list[dict[str, Any]]] = {}
+    reports = {}
+    for name, query in (("first", "one"), ("second", "two"), ("third", "one")):
+        seen[name] = []
+        reports[name] = run_pipeline(
+            load_pipeline(pipeline(tmp_path, address, name, query)),
+            2.0,
+            run=tmp_path / f"run-{name}",
+            on_status=lambda status, _, name=name: seen[name].append(dict(status)),
+            drain_s=30.0,
+            spark=spark,
+        )
+    for before, (name, report) in enumerate(reports.items()):
+        assert report["ok"], report["errors"]
+        assert list(report["classes"]) == ["gold"]
+        produced = report["streams"]["numbers"]["rows"]
+        (query,) = report["queries"].values()
+        gold = report["classes"]["gold"]
+        assert gold["offered"] == gold["admitted"] == query["offered"] == produced > 0
+        assert gold["others"] <= before
+        assert all(names(status) <= set(report["queries"]) for status in seen[name])
+        assert all(list(status["classes"]) == ["gold"] for status in seen[name])

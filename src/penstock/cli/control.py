@@ -11,8 +11,9 @@ from rich.console import Console
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.cli.run import changes_of
-from penstock.config import load_flow_config
+from penstock.config import FlowConfig, load_flow_config
 from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.validation import read_mapping
 
 control_app = typer.Typer(
     help="Serve a control plane that several drivers share; look at one that runs, and change it.",
@@ -26,9 +27,20 @@ Address = Annotated[
 
 @control_app.command("serve")
 def serve_command(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file: classes, log.")],
+    config: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG", help="The YAML file of a flow (classes, log) or of a pipeline."),
+    ],
     address: Annotated[
         str | None, typer.Option(help="unix:///path to listen at; the file's `address` if not given.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Record decisions in this new directory.",
+            show_default="`run` of a flow's file; `run` of a pipeline's file is for `penstock run`",
+        ),
     ] = None,
 ) -> None:
     """Serve a control plane until Ctrl-C or SIGTERM, for all drivers whose flow has its address.
@@ -38,7 +50,9 @@ def serve_command(
     """
     from penstock.control.server import ControlServer, run_control
 
-    flow = load_flow_config(config)
+    flow = _flow_of(config)
+    if run is not None:
+        flow = flow.model_copy(update={"run": run.absolute()})
     address = address or flow.address
     if address is None:
         raise InvalidInputError(
@@ -56,6 +70,16 @@ def serve_command(
     print(f"serving classes {', '.join(flow.classes)} at {address}", flush=True)
     run_control(start)
     print("stopped", flush=True)
+
+
+def _flow_of(file: Path) -> FlowConfig:
+    """What a file says of a control plane: it is a flow's, or a pipeline's, which has queries as well."""
+    if "queries" not in read_mapping(file, "flow", "examples/pipelines"):
+        return load_flow_config(file)
+    from penstock.pipeline.load import load_pipeline
+
+    # a run directory is new: with this one `penstock run` would refuse its own
+    return load_pipeline(file).flow_config().model_copy(update={"run": None})
 
 
 @control_app.command("status")

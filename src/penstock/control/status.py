@@ -86,6 +86,7 @@ def _query(governor: Governor, query: Query) -> dict[str, Any]:
     sic = governor.sic.of(query.key, governor.timer())
     return {
         "name": query.name,
+        "driver": query.driver,
         "sic": sic.value,
         "sic_batch": sic.batch,
         "dropped_by_watermark": query.dropped,

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.policies.quality.fairness import jain_index
+
 ROWS = ("offered", "admitted", "shed", "waiting")
 ADDED_UP = (*ROWS, "batches", "dropped_by_watermark")
+
+
+def own_status(status: Mapping[str, Any], driver: str, classes: Collection[str]) -> dict[str, Any]:
+    """A status as one driver reports it: a shared control plane has queries of other drivers as well.
+
+    Rows, the oldest row and SIC of a class become those of the driver's own queries. A class's delays, its
+    share, its headroom and its decision are measured over all queries of the class: `others` says how many of
+    these are other drivers' queries.
+
+    Args:
+        status: From `flow.status()`.
+        driver: Of the flow.
+        classes: The driver's classes; the others are left out.
+    """
+    own = {name: _own_class(cls, driver) for name, cls in status["classes"].items() if name in classes}
+    return {**status, "classes": own}
+
+
+def _own_class(cls: Mapping[str, Any], driver: str) -> Mapping[str, Any]:
+    own = {key: query for key, query in cls["queries"].items() if query.get("driver", driver) == driver}
+    others = len(cls["queries"]) - len(own)
+    if not others:
+        return cls
+    ages = [q["oldest_waiting_s"] for q in own.values() if q["oldest_waiting_s"] is not None]
+    sics = [q["sic"] for q in own.values() if q["sic"] is not None]
+    return {
+        **cls,
+        **{key: sum(query[key] for query in own.values()) for key in ROWS},
+        "oldest_waiting_s": max(ages, default=None),
+        "sic": sum(sics) / len(sics) if sics else None,
+        "jain": jain_index(np.array(sics)) if sics else None,
+        "queries": own,
+        "others": others,
+    }
 
 
 def class_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -27,6 +64,7 @@ def _class(cls: Mapping[str, Any]) -> dict[str, Any]:
         "result_delay": dict(cls["result_delay"]),
         "p95_to_target": None if p95_s is None else p95_s / target_s,
         **{key: cls[key] for key in ("share", "headroom", "floor_s", "sic", "jain")},
+        "others": cls.get("others", 0),
     }
 
 
@@ -67,6 +105,7 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
     table = _table(
         title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result", "share", "headroom", "sic")
     )
+    table.caption = _with_others(classes, str(table.caption))
     for name, cls in classes.items():
         delay = cls["delay"]
         table.add_row(
@@ -89,7 +128,8 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
 def live_table(status: Mapping[str, Any], title: str) -> Table:
     """A line a class, from `flow.status()`; "p95 now" is of the rows since the last mark."""
     table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share", "sic"))
-    table.caption = escape("\n".join(f"{name}: {cls['reason']}" for name, cls in status["classes"].items()))
+    reasons = "\n".join(f"{name}: {cls['reason']}" for name, cls in status["classes"].items())
+    table.caption = _with_others(status["classes"], escape(reasons))
     for name, cls in status["classes"].items():
         target_s = cls["target_s"]
         table.add_row(
@@ -114,8 +154,19 @@ def status_line(status: Mapping[str, Any], at_s: float) -> str:
         parts.append(
             f"{name}: keep {cls['keep_fraction']:.2f}, p95 {_number(p95_s)} of {cls['target_s']:g} s, "
             f"waiting {cls['waiting']:,}"
+            + (f", with other drivers' queries ({others})" if (others := cls.get("others")) else "")
         )
     return f"{at_s:5.0f} s  {'; '.join(parts)}"
+
+
+def _with_others(classes: Mapping[str, Mapping[str, Any]], caption: str) -> str:
+    """A caption that says which classes have queries of other drivers, and which figures include these."""
+    said = [
+        escape(f"{name}: delays, share and headroom include other drivers' queries ({cls['others']})")
+        for name, cls in classes.items()
+        if cls.get("others")
+    ]
+    return "\n".join([caption, *said])
 
 
 def _table(title: str, columns: tuple[str, ...], first: str = "class") -> Table:

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from penstock.pipeline.spec import PipelineConfig
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
 from penstock.spark.flow import Flow
 from penstock.spark.produce import ProducerProcess
-from penstock.spark.report import class_report, query_report
+from penstock.spark.report import class_report, own_status, query_report
 from penstock.spark.session import pipeline_session
 from penstock.spark.statistics import Selectivity, family_costs, sampled_fractions
 
@@ -186,15 +186,8 @@ class _Running:
         began_s, late = time.monotonic(), sorted(wanted)
         while time.monotonic() - began_s < READY_TIMEOUT_S:
             self._look_for_failures()
-            left = set(wanted) - set(self.failed)
-            readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
-            for cls in self.flow.status()["classes"].values():
-                for query in cls["queries"].values():
-                    readers[query["name"]] += len(query["readers"])
-                    idle[query["name"]] &= not query["running"] and (
-                        query["batches"] > 0 or query["name"] not in new
-                    )
-            late = sorted(name for name in left if readers[name] < wanted[name] or not idle[name])
+            left = {name: count for name, count in wanted.items() if name not in self.failed}
+            late = not_ready(self._own_status(), left, new)
             if not late:
                 self._note(f"ready after {time.monotonic() - began_s:.1f} s")
                 return
@@ -203,6 +196,10 @@ class _Running:
             f"every query asks for rows within {READY_TIMEOUT_S:g} s; got none of {', '.join(late)}; "
             "hint: try it alone, or in a plain Spark session"
         )
+
+    def _own_status(self) -> dict[str, Any]:
+        assert self.flow is not None
+        return own_status(self.flow.status(), self.flow.driver, self.config.classes)
 
     # -- watching -------------------------------------------------------------------------------
 
@@ -225,7 +222,7 @@ class _Running:
         for name, error in self.producers.errors.items():
             self._say_once(f"stream {name}: {error}" if name in self.config.streams else error)
         try:
-            status = self.flow.status()
+            status = self._own_status()
             self.flow.mark()
         except ControlSilentError as silent:
             self._say_once(f"{silent}; sources go on by themselves")
@@ -246,11 +243,11 @@ class _Running:
         if self._plan_said or time.monotonic() - self._began_s < settled_s:
             return
         plan = self.flow.plan()
-        if any(cls["not_measured"] for cls in plan["classes"].values()):
+        if any(set(cls["not_measured"]) & set(self.queries) for cls in plan["classes"].values()):
             return
         self._plan_said = True
-        for name, cls in plan["classes"].items():
-            for sentence in cls["says"]:
+        for name in self.config.classes:  # a shared control plane may have others
+            for sentence in plan["classes"][name]["says"]:
                 self._note(f"plan: {name}: {sentence}")
 
     def _look_for_failures(self) -> None:
@@ -317,7 +314,7 @@ class _Running:
             if name not in self.failed:  # a short run was over before each had been looked at
                 self._selectivity[name].look_back(query)
         with suppress(ControlSilentError):
-            self._status = self.flow.status()
+            self._status = self._own_status()
         self.flow.stop()
         summary = self._summary(drained)
         self._record("summary.json", dump_json(summary, indent=2) + "\n")
@@ -325,7 +322,7 @@ class _Running:
         return plain
 
     def _summary(self, drained: bool | None) -> dict[str, Any]:
-        with suppress(FileNotFoundError):  # a shared control plane, or one that was killed, wrote none
+        with suppress(FileNotFoundError):  # a shared control plane, or one that was killed, wrote none here
             self._status = json.loads((self.directory / REPORT).read_text())
         status = self._status or {"classes": {}}
         queries = query_report(status)
@@ -373,6 +370,22 @@ class _Running:
         for built in self.built:
             if built.sink is not None:
                 built.sink.close()
+
+
+def not_ready(status: Mapping[str, Any], wanted: Mapping[str, int], new: Collection[str]) -> list[str]:
+    """Queries that do not ask for rows yet.
+
+    Args:
+        status: Of the driver's own queries, see `own_status`.
+        wanted: By query, how many sources it has.
+        new: Queries that begin with an empty batch, which must be over.
+    """
+    readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
+    for query in (query for cls in status["classes"].values() for query in cls["queries"].values()):
+        if (name := query["name"]) in wanted:
+            readers[name] += len(query["readers"])
+            idle[name] &= not query["running"] and (query["batches"] > 0 or name not in new)
+    return sorted(name for name in wanted if readers[name] < wanted[name] or not idle[name])
 
 
 def failure(text: str) -> str:
