@@ -1,6 +1,6 @@
 # Every target below sets up .venv on first use; there is nothing to install by hand but Python and make.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs lock clean FORCE
+.PHONY: help setup demo test test-all golden check bench docs lock clean FORCE
 
 BIN   := .venv/bin
 STAMP := .venv/.penstock-stamp
@@ -27,6 +27,9 @@ endif
 test-all: $(STAMP) ## Run every test, also those that take minutes
 	@$(TESTS) -m "not spark"
 	@$(TESTS) -m spark --durations=15
+
+golden: $(STAMP) ## Compare what the control plane decides with recorded traces (ARGS=--record writes them anew)
+	@$(BIN)/python -m tests.golden $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .
