@@ -23,6 +23,7 @@ from penstock.log.compact import compact, known_batches, trimmed_before
 from penstock.log.files import sync_directory
 from penstock.log.hashing import crc32_of
 from penstock.log.index import Index, record_type, seal
+from penstock.log.noted import drop_notes_beyond, note_batch
 from penstock.log.protocol import ARRIVAL, AppendKey
 from penstock.log.recovery import recover
 
@@ -113,6 +114,7 @@ class Writer:
         self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
         last_file = int(records[-1]["file"]) if records.size else -1
         self.file = last_file if last_file >= trimmed else self.end
+        drop_notes_beyond(self.folder, self.end)
         self.batches = known_batches(self.folder, records)
         self._synced_s = time.monotonic()
         self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
@@ -126,24 +128,38 @@ class Writer:
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
     ) -> int:
-        """Appends rows with the log's columns; returns the partition's end."""
+        """Appends rows with the log's columns; returns the partition's end. Without rows the key is noted."""
         self.check_process()
-        if rows.num_rows == 0 or (key is not None and key.batch <= self.batches.get(key.writer, -1)):
+        if key is not None and key.batch <= self.batches.get(key.writer, -1):
+            return self.end
+        if rows.num_rows == 0:
+            if key is not None:
+                self._note(key)
             return self.end
         stamps = self._stamps(rows.num_rows, arrival_us, clock)
         stored = rows.append_column(self.schema.field(ARRIVAL), pa.array(stamps, pa.int64()))
         try:
             self._write_or_undo(stored, stamps, key)
         except OSError as error:
-            raise PenstockError(
-                f"an append is written whole; got {error.strerror or error} on {self.stream}; "
-                "hint: nothing was appended, free some space and try again"
-            ) from error
+            raise self._not_written(error) from error
         self.end += rows.num_rows
         self.last_arrival_us = int(stamps[-1])
         if key is not None:
             self.batches[key.writer] = key.batch
         return self.end
+
+    def _note(self, key: AppendKey) -> None:
+        try:
+            note_batch(self.folder, key.writer, key.batch, self.end, self.policy.fsync == "always")
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.batches[key.writer] = key.batch
+
+    def _not_written(self, error: OSError) -> PenstockError:
+        return PenstockError(
+            f"an append is written whole; got {error.strerror or error} on {self.stream}; "
+            "hint: nothing was appended, free some space and try again"
+        )
 
     def check_process(self) -> None:
         """Refuses a process that was forked from the one that took the lock: two would write one file."""
