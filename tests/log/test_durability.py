@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from penstock.log import compact as compaction
 from penstock.log import files
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig
+from penstock.log.writer import LogConfig, start_timer
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -59,9 +61,80 @@ def test_the_fsync_policy_says_when_index_and_data_are_forced_to_disk(
     monkeypatch.setattr(os, "fsync", counting)
     for value in range(3):
         log.append(rows(value))
-    assert counting.names == ["00000000000000000000.data", "index"] * appends
+    names = [] if fsync == "never" else ["p0000"]  # the directory first: its files may be new
+    assert counting.names == names + ["00000000000000000000.data", "index"] * appends
     log.close()
-    assert counting.names == ["00000000000000000000.data", "index"] * closes
+    assert counting.names == names + ["00000000000000000000.data", "index"] * closes
+
+
+class ManualTimers:
+    """Timers that are due when a test says so."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[float, Callable[[], None]]] = []
+        self.cancelled = 0
+
+    def __call__(self, seconds: float, call: Callable[[], None]) -> ManualTimers:
+        self.started.append((seconds, call))
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+def test_a_stream_that_falls_silent_is_forced_to_disk_within_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = ManualTimers()
+    monkeypatch.setattr("penstock.log.writer.start_timer", timers)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, fsync="interval", fsync_interval_s=3600.0)
+    log.append(rows(1))
+    counting = CountingFsync()
+    monkeypatch.setattr(os, "fsync", counting)
+    log.append(rows(2))
+    assert len(timers.started) == 1, "one for all that comes until it is due"
+    seconds, sync = timers.started[0]
+    assert 0 < seconds <= 3600
+    sync()
+    assert counting.names == ["00000000000000000000.data", "index"]
+    log.append(rows(3))
+    assert len(timers.started) == 2
+    log.close()
+    assert timers.cancelled == 1
+    assert counting.names == ["00000000000000000000.data", "index"] * 2
+    timers.started[1][1]()  # it was just about to be called
+    assert counting.names == ["00000000000000000000.data", "index"] * 2
+    assert values_in(log) == [1, 2, 3]
+
+
+def test_rows_that_cannot_be_forced_to_disk_in_time_are_said_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timers = ManualTimers()
+    monkeypatch.setattr("penstock.log.writer.start_timer", timers)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, fsync="interval", fsync_interval_s=3600.0)
+    log.append(rows(1))
+
+    def failing(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", failing)
+        timers.started[0][1]()
+    assert "s: rows were not forced to the disk" in caplog.text
+    assert log.append(rows(2)) == 2
+    log.close()
+
+
+def test_a_timer_of_the_log_calls_once_and_not_when_it_is_cancelled() -> None:
+    called = threading.Event()
+    start_timer(0.0, called.set)
+    assert called.wait(60)
+    cancelled = start_timer(3600.0, called.clear)
+    cancelled.cancel()
+    cancelled.join(60)
+    assert called.is_set()
+    assert cancelled.daemon
 
 
 def test_an_fsync_policy_that_cannot_be_is_refused(tmp_path: Path) -> None:

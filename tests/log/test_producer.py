@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.waits import PATIENCE_S
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.producer import Producer
+from penstock.log.protocol import AppendKey
 from penstock.log.writer import LogConfig
 from penstock.testing import ManualClock
 
@@ -175,14 +177,120 @@ def test_a_producer_that_is_made_again_goes_on_where_the_log_is(
     for until in (3, 8, 9, 17):
         abandoned = Producer(log, batch_rows=7, linger_s=LONG_S, writer="collector")
         for send in sends[abandoned.next_batch : until]:
-            abandoned.send(send)
-        abandoned._pending.clear()
-        abandoned.close()
+            abandoned.send(send)  # and is neither flushed nor closed
     with Producer(log, batch_rows=7, linger_s=LONG_S, writer="collector") as producer:
         for send in sends[producer.next_batch :]:
             producer.send(send)
         assert producer.next_batch == len(sends)
     assert all_values(log) == list(range(100))
+
+
+def keyed(directory: Path, partitions: int = 4) -> EmbeddedLog:
+    return EmbeddedLog.create(directory, SCHEMA, LogConfig(partitions=partitions, key="sensor"))
+
+
+def one_key(*values: int) -> dict[str, list]:
+    return {"sensor": ["s"] * len(values), "value": list(values)}
+
+
+@pytest.mark.parametrize("flight", [False, True])
+def test_a_partition_that_no_key_reaches_does_not_hold_back_the_next_batch(
+    tmp_path: Path, flight: bool
+) -> None:
+    from penstock.log.flight import FlightLog, FlightServer
+
+    log = keyed(tmp_path / "s")
+    with FlightServer(tmp_path) as server:
+        for first in (0, 100):
+            used = FlightLog(server.address, "s") if flight else EmbeddedLog(tmp_path / "s")
+            with used, Producer(used, linger_s=LONG_S, writer="collector") as producer:
+                assert producer.next_batch == first
+                for value in range(first, first + 100):
+                    producer.send(one_key(value))
+    assert all_values(log) == list(range(200)), "an application that went on with new rows lost none"
+
+
+def test_a_producer_that_was_ended_between_two_notes_sends_a_little_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = keyed(tmp_path / "s")
+    monkeypatch.setattr("penstock.log.producer.NOTE_EVERY_S", 0.0)
+    abandoned = Producer(log, batch_rows=1, linger_s=LONG_S, writer="collector")
+    for value in range(50):
+        abandoned.send(one_key(value))
+    monkeypatch.setattr("penstock.log.producer.NOTE_EVERY_S", LONG_S)
+    for value in range(50, 60):
+        abandoned.send(one_key(value))
+    caplog.clear()
+    with Producer(log, linger_s=LONG_S, writer="collector") as again:
+        assert again.next_batch == 50
+        assert "sends 50 to 59 of collector are in the log in part; send the same rows again" in caplog.text
+        for value in range(50, 70):
+            again.send(one_key(value))
+    assert all_values(log) == list(range(70))
+
+
+def test_a_note_goes_with_rows_that_are_lost_and_they_are_sent_again(tmp_path: Path) -> None:
+    with keyed(tmp_path / "s", 2) as log:
+        with Producer(log, linger_s=LONG_S, writer="w") as producer:
+            for value in range(14):
+                producer.send(rows(value))
+                producer.flush()
+            producer.send(one_key(14))
+        ends = [log.end(p) for p in (0, 1)]
+    for p in (0, 1):
+        index = tmp_path / "s" / f"p{p:04d}" / "index"
+        os.truncate(index, index.stat().st_size // 2)
+    for _ in range(2):  # also when others have filled the places of what was lost
+        with EmbeddedLog(tmp_path / "s") as log, Producer(log, linger_s=LONG_S, writer="w") as producer:
+            assert producer.next_batch < 10
+        with EmbeddedLog(tmp_path / "s") as log:
+            for p in (0, 1):
+                while log.end(p) < ends[p]:
+                    log.append(pa.record_batch([["x"], [-1]], schema=SCHEMA), p)
+    with EmbeddedLog(tmp_path / "s") as log, Producer(log, linger_s=LONG_S, writer="w") as producer:
+        for value in range(producer.next_batch, 14):
+            producer.send(rows(value))
+        producer.send(one_key(14))
+    assert [v for v in all_values(log) if v >= 0] == list(range(15))
+
+
+def test_sends_by_turns_go_on_after_the_last_one(tmp_path: Path) -> None:
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(partitions=3))
+    for first in (0, 10, 20):
+        with Producer(log, linger_s=LONG_S, writer="w") as producer:
+            assert producer.next_batch == first
+            for value in range(first, first + 10):
+                producer.send(rows(value))
+    assert all_values(log) == list(range(30))
+
+
+def test_a_partition_that_another_process_writes_is_left_without_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = keyed(tmp_path / "s", 2)
+    first, second = (pa.record_batch([["s"], [v]], schema=SCHEMA) for v in (1, 2))
+    with Producer(EmbeddedLog(tmp_path / "s"), linger_s=LONG_S, writer="w") as producer:
+        producer.send(first)
+        (mine,) = producer._pending
+        other.append(second, 1 - mine)
+        for _ in range(3):
+            producer.flush()
+    assert caplog.text.count("is not noted: a partition has one writer") == 1
+    assert (values_in(other, mine), values_in(other, 1 - mine)) == ([1], [2])
+
+
+def test_notes_of_many_sends_take_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.noted.MOST_BYTES", 300)
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA)
+    nothing = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+    for batch in range(100):
+        log.append(nothing, key=AppendKey(f"w{batch % 3}", batch))
+    path = tmp_path / "s" / "p0000" / "noted"
+    assert path.stat().st_size < 350
+    path.write_bytes(path.read_bytes() + b'["w0", 10')  # torn
+    assert [EmbeddedLog(tmp_path / "s").last_batch(f"w{i}") for i in range(4)] == [99, 97, 98, -1]
+    log.close()
 
 
 def test_a_producer_that_cannot_be_is_refused(log: EmbeddedLog) -> None:

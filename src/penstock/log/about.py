@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import InvalidInputError
-from penstock.log.files import replace_text
+from penstock.log.files import replace_text, sync_directory
 
 FORMAT = 1
 
@@ -41,6 +41,7 @@ def write_about(directory: Path, about: dict[str, Any], fill: Callable[[], None]
     fill()
     described = {"format": FORMAT, "id": uuid.uuid4().hex, **about}
     replace_text(directory / "stream.json", json.dumps(described, indent=2))
+    sync_directory(directory.parent)
 
 
 def read_about(directory: Path, kind: str | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.log.files import replace_bytes, replace_text
 from penstock.log.index import Index, last_batches
+from penstock.log.noted import noted_batches
 
 LEAST_RECORDS = 256
 """Fewer dead records than this are not worth three fsyncs."""
@@ -29,6 +30,14 @@ def trimmed_before(folder: Path) -> int:
 
 def known_batches(folder: Path, records: np.ndarray) -> dict[str, int]:
     """The last batch of each writer; `records` must have been read before this is called."""
+    known = _of_records(folder, records)
+    end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
+    noted = noted_batches(folder, max(end, trimmed_before(folder)))
+    return {writer: max(known.get(writer, -1), noted.get(writer, -1)) for writer in {**known, **noted}}
+
+
+def _of_records(folder: Path, records: np.ndarray) -> dict[str, int]:
+    """The same without notes: of records, and of those that were dropped."""
     known = last_batches(records)
     try:
         dropped = json.loads((folder / "batches").read_text())
@@ -45,6 +54,6 @@ def compact(folder: Path, index: Index) -> bool:
         return False
     # Only batches of dropped records: those of kept ones may still be lost to a power cut, and then the
     # repeat must not be taken for known.
-    replace_text(folder / "batches", json.dumps(known_batches(folder, records[:dead])))
+    replace_text(folder / "batches", json.dumps(_of_records(folder, records[:dead])))
     replace_bytes(index.path, records[dead:].tobytes())
     return True

@@ -5,6 +5,7 @@
 <root>/<stream>/p0000/<n>.data     segments one after the other; n is the first position in the file
 <root>/<stream>/p0000/trimmed      first position that is left, where rows have been forgotten
 <root>/<stream>/p0000/batches      last batch of each writer among index records that were dropped
+<root>/<stream>/p0000/noted        batches of writers that had no rows for the partition
 <root>/<stream>/p0000/writer       locked by the process that appends
 """
 
@@ -125,7 +126,8 @@ class EmbeddedLog:
         Args:
             rows: With exactly the columns of `append_schema`.
             partition: Where to.
-            key: A repeat of the writer's batch, or an older one, is a no-op.
+            key: A repeat of the writer's batch, or an older one, is a no-op. Without rows the partition only
+                notes that it has the batch.
             arrival_us: When each row arrived, for producers that buffer; else now. What lies before the
                 last row counts as its arrival, what lies in the future as now.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,11 @@ from penstock.log.about import check_partition
 from penstock.log.columns import Rows, to_batch
 from penstock.log.protocol import AppendKey, StreamLog
 from penstock.log.writer import key_buckets
+
+_log = logging.getLogger(__name__)
+
+NOTE_EVERY_S = 1.0
+"""How often partitions without rows are told of sends; over Flight that is a call for each."""
 
 
 @dataclass(slots=True)
@@ -36,8 +43,10 @@ class Producer:
     append fails, the next `send`, `flush` or `close` tries again and raises if it fails again.
 
     With `writer`, sends are numbered: `next_batch` is the number of the next one. A producer that is made
-    again after a crash continues at `next_batch`; sends from there on that are in the log already, because
-    another partition was behind, are skipped where they are. The same rows must be sent in the same order.
+    again continues at `next_batch`: after `close` or `flush` that is the send after the last one, after a
+    crash the first one that may not be in the log with all its rows. Sends from there on that are in the log
+    already, because another partition was behind, are skipped where they are. The same rows must be sent in
+    the same order.
 
     Args:
         log: Where to.
@@ -66,7 +75,8 @@ class Producer:
         self.writer, self.clock = writer, clock
         self._targets = range(log.partitions) if partition is None else [partition]
         self._known = {p: -1 if writer is None else log.last_batch(writer, p) for p in self._targets}
-        self._next = min(self._known.values()) + 1
+        self._next = self._first_missing()
+        self._noted, self._noted_s = dict(self._known), time.monotonic()
         self._turn = 0
         self._pending: dict[int, _Pending] = {}
         self._error: Exception | None = None
@@ -114,6 +124,7 @@ class Producer:
             self._error = None
             try:
                 self._append(list(self._pending))
+                self._note()
             except Exception as error:
                 self._error = error
                 raise
@@ -133,6 +144,20 @@ class Producer:
                 f"a producer closes with all rows in the log; got {self.waiting_rows} rows left: {error}; "
                 "hint: see to that and flush() again"
             ) from error
+
+    def _first_missing(self) -> int:
+        """The first send that may not be in the log, or only in a part of its partitions."""
+        known, count = self._known, len(self._targets)
+        if self.log.key_column is not None or count == 1:
+            first = min(known.values()) + 1
+        else:  # each has its own sends, see _split
+            first = min(last + 1 + (p - last - 1) % count for p, last in known.items())
+        if (last := max(known.values())) >= first:
+            _log.warning(
+                "stream %s: sends %d to %d of %s are in the log in part; send the same rows again from %d on",
+                *(self.log.name, first, last, self.writer, first),
+            )
+        return first
 
     def _split(self, batch: pa.RecordBatch, number: int) -> list[tuple[int, pa.RecordBatch]]:
         if len(self._targets) == 1:
@@ -159,7 +184,29 @@ class Producer:
             key = None if self.writer is None else AppendKey(self.writer, pending.number)
             self.log.append(rows, p, key, np.concatenate(pending.arrivals_us))
             del self._pending[p]
+            self._noted[p] = pending.number
             self._turn = (p + 1) % len(self._targets)
+        if time.monotonic() - self._noted_s >= NOTE_EVERY_S:
+            self._note()
+
+    def _note(self) -> None:
+        """Tells partitions that had no rows of the last sends of them: a new producer would begin there."""
+        self._noted_s = time.monotonic()
+        if self.writer is None or self.log.key_column is None or len(self._targets) == 1 or not self._next:
+            return
+        key = AppendKey(self.writer, self._next - 1)
+        nothing = pa.RecordBatch.from_pylist([], schema=self.log.append_schema)
+        for p in self._targets:
+            if p in self._pending or self._noted[p] >= key.batch:
+                continue
+            try:
+                self.log.append(nothing, p, key)
+                self._noted[p] = key.batch
+            except (
+                PenstockError
+            ) as error:  # no row is lost: a new producer will have to send more of them again
+                self._noted[p] = sys.maxsize  # said once, and not tried again before it has rows
+                _log.warning("stream %s: %s is not noted: %s", self.log.name, key, error)
 
     def _flush_lingering(self) -> None:
         with self._changed:

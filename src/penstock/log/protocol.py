@@ -165,7 +165,10 @@ class StreamLog(ReadableStream, Protocol):
         key: AppendKey | None = None,
         arrival_us: np.ndarray | None = None,
     ) -> int:
-        """Appends rows, all or none; returns the partition's end. With a key already seen it is a no-op."""
+        """Appends rows, all or none; returns the partition's end. With a key already seen it is a no-op.
+
+        No rows with a key: the partition has all that it will have of the writer's batches up to this one.
+        """
         ...
 
     def last_batch(self, writer: str, partition: int = 0) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 import time
 import weakref
 import zlib
@@ -23,6 +24,7 @@ from penstock.log.compact import compact, known_batches, trimmed_before
 from penstock.log.files import sync_directory
 from penstock.log.hashing import crc32_of
 from penstock.log.index import Index, record_type, seal
+from penstock.log.noted import drop_notes_beyond, note_batch
 from penstock.log.protocol import ARRIVAL, AppendKey
 from penstock.log.recovery import recover
 
@@ -68,8 +70,8 @@ class FsyncPolicy:
     """When appended rows are forced to the disk.
 
     Attributes:
-        fsync: "always" with every append; "interval" when `interval_s` passed since the last time, and on
-            close; "never" leaves it to the operating system. All survive a crash of the process.
+        fsync: "always" with every append; "interval" at most `interval_s` after it, together with what came
+            since, and on close; "never" leaves it to the operating system. All survive a process's crash.
         interval_s: How much a power cut may lose with "interval".
     """
 
@@ -97,6 +99,8 @@ class Writer:
         self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
         self.policy = policy or FsyncPolicy()
         self._process = os.getpid()
+        self._busy = threading.RLock()
+        self._timer: threading.Timer | None = None
         self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
         try:
             self._open()
@@ -113,10 +117,13 @@ class Writer:
         self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
         last_file = int(records[-1]["file"]) if records.size else -1
         self.file = last_file if last_file >= trimmed else self.end
+        drop_notes_beyond(self.folder, self.end)
         self.batches = known_batches(self.folder, records)
         self._synced_s = time.monotonic()
         self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
         self._index = open(self.index.path, "ab")  # noqa: SIM115
+        if self.policy.fsync != "never":
+            sync_directory(self.folder)  # the names of both may be new
         self.compact()
 
     def append(
@@ -126,24 +133,48 @@ class Writer:
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
     ) -> int:
-        """Appends rows with the log's columns; returns the partition's end."""
+        """Appends rows with the log's columns; returns the partition's end. Without rows the key is noted."""
         self.check_process()
-        if rows.num_rows == 0 or (key is not None and key.batch <= self.batches.get(key.writer, -1)):
+        with self._busy:
+            return self._append(rows, key, arrival_us, clock)
+
+    def _append(
+        self,
+        rows: pa.RecordBatch,
+        key: AppendKey | None,
+        arrival_us: np.ndarray | None,
+        clock: Callable[[], float],
+    ) -> int:
+        if key is not None and key.batch <= self.batches.get(key.writer, -1):
+            return self.end
+        if rows.num_rows == 0:
+            if key is not None:
+                self._note(key)
             return self.end
         stamps = self._stamps(rows.num_rows, arrival_us, clock)
         stored = rows.append_column(self.schema.field(ARRIVAL), pa.array(stamps, pa.int64()))
         try:
             self._write_or_undo(stored, stamps, key)
         except OSError as error:
-            raise PenstockError(
-                f"an append is written whole; got {error.strerror or error} on {self.stream}; "
-                "hint: nothing was appended, free some space and try again"
-            ) from error
+            raise self._not_written(error) from error
         self.end += rows.num_rows
         self.last_arrival_us = int(stamps[-1])
         if key is not None:
             self.batches[key.writer] = key.batch
         return self.end
+
+    def _note(self, key: AppendKey) -> None:
+        try:
+            note_batch(self.folder, key.writer, key.batch, self.end, self.policy.fsync == "always")
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.batches[key.writer] = key.batch
+
+    def _not_written(self, error: OSError) -> PenstockError:
+        return PenstockError(
+            f"an append is written whole; got {error.strerror or error} on {self.stream}; "
+            "hint: nothing was appended, free some space and try again"
+        )
 
     def check_process(self) -> None:
         """Refuses a process that was forked from the one that took the lock: two would write one file."""
@@ -217,6 +248,22 @@ class Writer:
         _flush(self._index, due)
         if due:
             self._synced_s = time.monotonic()
+        elif self.policy.fsync == "interval" and self._timer is None:
+            left_s = max(0.0, self._synced_s + self.policy.interval_s - time.monotonic())
+            self._timer = start_timer(left_s, self._sync_in_time)
+
+    def _sync_in_time(self) -> None:
+        """Syncs rows that no later append has synced: a stream may fall silent."""
+        with self._busy:
+            if self._timer is None:
+                return  # closed meanwhile
+            self._timer = None
+            try:
+                _flush(self._data, True)
+                _flush(self._index, True)
+            except OSError as error:
+                _log.warning("%s: rows were not forced to the disk: %s", self.stream, error)
+            self._synced_s = time.monotonic()
 
     def _sync_is_due(self) -> bool:
         if self.policy.fsync == "interval":
@@ -243,14 +290,15 @@ class Writer:
 
     def compact(self) -> None:
         """Drops index records of files that are gone, once they are most of the index."""
-        try:
-            changed = compact(self.folder, self.index)
-        except OSError as error:  # a full disk: the log goes on with its long index
-            _log.warning("%s: the index was not compacted: %s", self.stream, error)
-            changed = True
-        if changed:
-            self._index.close()
-            self._index = open(self.index.path, "ab")  # noqa: SIM115
+        with self._busy:
+            try:
+                changed = compact(self.folder, self.index)
+            except OSError as error:  # a full disk: the log goes on with its long index
+                _log.warning("%s: the index was not compacted: %s", self.stream, error)
+                changed = True
+            if changed:
+                self._index.close()
+                self._index = open(self.index.path, "ab")  # noqa: SIM115
 
     def _data_path(self, first: int | None = None) -> Path:
         return self.folder / f"{self.file if first is None else first:020d}.data"
@@ -259,15 +307,19 @@ class Writer:
         """Syncs if the policy asks for it and gives the lock back."""
         if os.getpid() != self._process:
             return  # see forked
-        try:
-            if not self._data.closed:
-                _flush(self._data, self.policy.fsync != "never")
-                _flush(self._index, self.policy.fsync != "never")
-        finally:
-            _writers.discard(self)
-            self._data.close()
-            self._index.close()
-            os.close(self._lock)
+        with self._busy:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                if not self._data.closed:
+                    _flush(self._data, self.policy.fsync != "never")
+                    _flush(self._index, self.policy.fsync != "never")
+            finally:
+                _writers.discard(self)
+                self._data.close()
+                self._index.close()
+                os.close(self._lock)
 
     def forked(self) -> None:
         """In a process that was forked: lets go of what is the other's, and writes nothing of it.
@@ -290,6 +342,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def start_timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    """Calls after so many seconds, unless it is cancelled; holds no process up that ends."""
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _flush(file: IO[bytes], sync: bool) -> None:
