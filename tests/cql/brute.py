@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from penstock.cql import nodes
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
@@ -34,6 +35,8 @@ Row = tuple[Any, ...]
 Element = tuple[int, Row]
 """A tuple of a stream with its instant."""
 US = 10**6
+WHOLE = ("INT", "BIGINT")
+"""Types of casts that leave out what is behind the point."""
 
 
 def order(row: Row) -> tuple[Any, ...]:
@@ -232,6 +235,9 @@ def value(node: exp.Expr, row: Mapping[str, Any]) -> Any:
         return _case(node, row)
     if isinstance(node, exp.In):
         return _in(node, row)
+    if isinstance(node, exp.Cast):
+        found = value(node.this, row)
+        return found if found is None else int(found) if node.to.this.value in WHOLE else float(found)
     operands = [value(each, row) for each in node.iter_expressions()]
     return None if None in operands else OPERATIONS[type(node)](*operands)
 
@@ -251,6 +257,15 @@ def _in(node: exp.In, row: Mapping[str, Any]) -> bool | None:
     return True if wanted in values else None if None in values else False
 
 
+def _quotient(a: Any, b: Any) -> Any:
+    """Without what is behind the point for whole numbers, whatever their signs."""
+    if b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a / b
+
+
 def _modulo(a: Any, b: Any) -> Any:
     """With the sign of the dividend, exact for whole numbers."""
     if isinstance(a, int) and isinstance(b, int):
@@ -265,7 +280,8 @@ OPERATIONS: dict[type, Any] = {
     exp.Sub: lambda a, b: a - b,
     exp.Mul: lambda a, b: a * b,
     exp.Round: lambda a: math.copysign(math.floor(abs(a) + 0.5), a),
-    exp.Div: lambda a, b: None if b == 0 else a / b,
+    exp.Div: _quotient,
+    nodes.WholeDiv: _quotient,
     exp.Mod: lambda a, b: None if b == 0 else _modulo(a, b),
     exp.EQ: lambda a, b: a == b,
     exp.NEQ: lambda a, b: a != b,

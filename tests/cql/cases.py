@@ -22,6 +22,11 @@ QN_LONG = (
     "FROM S [RANGE 10 SECONDS], T [RANGE 10 SECONDS], U [RANGE 10 SECONDS] "
     "WHERE S.l = T.l AND T.l = U.l) [ROWS 10] GROUP BY l HAVING avg(m) < 40.0"
 )
+WHOLE = (
+    "SELECT l / 2, (1 - l * 3) / 2, (1 - l * 3) % 2, 7 / l, 7 % l, (m + l) / 2, CAST(l AS float) / 2, "
+    "CAST(m * 1.7 AS int) / 2, CAST((1 - l) * 0.9 AS int), l / CAST(m AS int) FROM T [RANGE 4 SECONDS]"
+)
+"""Whole numbers divide as whole numbers, unless a cast makes them others."""
 QUERIES = [
     "SELECT * FROM S",
     "SELECT * FROM S [NOW] WHERE m > 2 OR d LIKE 'a%'",
@@ -65,6 +70,9 @@ QUERIES = [
     "[ROWS 3]",
     "RSTREAM(SELECT l, sum(m) FROM T GROUP BY l)",
     "SELECT m / l / 2, (l % 2) / l, round(m) FROM T [NOW]",
+    WHOLE,
+    "SELECT l / 2 AS half, sum(l) / count(*), avg(l) FROM T [RANGE 9 SECONDS] WHERE (l / 2) * 2 = l "
+    "GROUP BY l / 2 HAVING sum(l) / 2 < 3",
     "SELECT CASE WHEN m > 1 THEN 'hot' ELSE d END, l % 2, m / l, coalesce(m, 0.0) FROM S [ROWS 2] "
     "WHERE m IS NOT NULL AND l IN (0, 1, 2)",
 ]

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests import waits
 from tests.cql.brute import US, Brute, Element, Row
-from tests.cql.cases import JOINED, QN_LONG, by_instant, expected, meant, plain
+from tests.cql.cases import JOINED, QN_LONG, WHOLE, by_instant, expected, meant, plain
 from tests.spark import cql_driver
 from tests.spark.cql_streams import BASE, LAST, UNTIL, random_streams, tables
 
@@ -55,6 +55,7 @@ Q3 = f"SELECT sum(S.m) FROM ISTREAM(SELECT * FROM {JOINED}) [ROWS 5]"
         ("RSTREAM(SELECT l, sum(m) FROM T [RANGE 6 SECONDS] GROUP BY l)", 2),
         ("SELECT m / l / 2, (l % 2) / l, round(m), l * 0.1 = 0.1 FROM T [RANGE 2 SECONDS]", 2),
         ("SELECT sum(m) FROM (ISTREAM(SELECT * FROM T) UNION ALL ISTREAM(SELECT * FROM U)) [ROWS 3]", 1),
+        pytest.param(WHOLE, 2, id="whole-numbers"),
     ],
 )
 def test_changes_on_spark_are_those_of_the_definition(
@@ -111,6 +112,8 @@ def windows_by_definition(
         "SELECT count(*) FROM (ISTREAM(SELECT l FROM T WHERE m > 1) UNION ALL ISTREAM(SELECT l FROM U)) "
         "[RANGE 3 SEC SLIDE 3 SEC]",
         "RSTREAM(SELECT DISTINCT d FROM S [RANGE 3 SEC SLIDE 3 SEC])",
+        "SELECT l / 2 AS half, sum(l) / count(*), (1 - l / 2 * 3) / 2 FROM T [RANGE 4 SEC SLIDE 4 SEC] "
+        "WHERE l / 2 * 2 = l OR CAST(l AS float) / 2 > 0.4 GROUP BY l / 2 HAVING sum(l) / 2 < 3",
         "SELECT S.d, T.m FROM S [RANGE 3 SEC SLIDE 3 SEC], T [RANGE 3 SEC SLIDE 3 SEC] WHERE S.l = T.l",
     ],
 )

@@ -116,8 +116,8 @@ class Binder(Naming):
         """An expression over a stream's columns, by name and type: bound, and its type."""
         fields = tuple(Field(name, Column(name, kind), stream) for name, kind in columns.items())
         scope = Bound(Scan(tuple(field.column for field in fields), stream), fields)
-        bound = self.expression(node, scope)
-        return bound, self.typing(scope).of(bound)
+        bound, typing = self.expression(node, scope), self.typing(scope)
+        return typing.settled(bound), typing.of(bound)
 
     # -- registered streams ---------------------------------------------------------------------
 
@@ -292,8 +292,9 @@ class Binder(Naming):
         bound = self.expression(condition, scope)
         if (call := aggregate_in(bound)) is not None:
             self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
-        self.typing(scope).condition(bound)
-        return list(conjuncts(bound))
+        typing = self.typing(scope)
+        typing.condition(bound)
+        return list(conjuncts(typing.settled(bound)))
 
     def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
         """Left to right, with each term as soon as its columns are there."""
@@ -343,7 +344,7 @@ class Binder(Naming):
             Field(field.name, column, field.qualifier)
             for (field, _), column in zip(chosen, columns, strict=True)
         )
-        return Bound(Map(columns, plan, tuple(value for _, value in chosen)), fields)
+        return Bound(Map(columns, plan, tuple(typing.settled(value) for _, value in chosen)), fields)
 
     def _grouped(
         self,
@@ -360,7 +361,7 @@ class Binder(Naming):
         for term in (*before, *(() if wanted is None else (wanted,))):
             if aggregate_in(term) is None:
                 typing.condition(term)
-        plan = filtered(scope.plan, before)
+        plan = filtered(scope.plan, [typing.settled(term) for term in before])
         grouping = Grouping(self, typing, keys)
         results = [(field, grouping.over_groups(value)) for field, value in chosen]
         conditions = [grouping.over_groups(term) for term in after]
@@ -368,7 +369,8 @@ class Binder(Naming):
         of_groups = Typing({column.name: column.type for column in grouped.columns}, self.error, self.words)
         for term in conditions:
             of_groups.condition(term)
-        return self._mapped(filtered(grouped, conditions), results, of_groups)
+        wanted_groups = [of_groups.settled(term) for term in conditions]
+        return self._mapped(filtered(grouped, wanted_groups), results, of_groups)
 
     def _having(self, wanted: exp.Expr | None, keys: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
         """Conditions over tuples, which THEMIS writes into HAVING too, and over groups."""

@@ -7,7 +7,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.generator import Generator as SqlGenerator
 
-from penstock.cql.nodes import Register, RegisteredColumn, Source, StreamWindow, ToStream
+from penstock.cql.nodes import Register, RegisteredColumn, Source, StreamWindow, ToStream, WholeDiv
 
 
 def _seconds_sql(seconds: Any) -> str:
@@ -53,6 +53,7 @@ class CqlGenerator(SqlGenerator):
         StreamWindow: _window_sql,
         Source: _source_sql,
         ToStream: lambda self, e: f"{e.args['kind']}({self.sql(e, 'this')})",
+        WholeDiv: lambda self, e: self.binary(e, "/"),
         Register: _register_sql,
         RegisteredColumn: lambda self, e: f"{self.sql(e, 'this')} {e.args['type'].upper()}",
     }

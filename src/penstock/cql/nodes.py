@@ -49,3 +49,8 @@ class RegisteredColumn(exp.Expression):
     """A column of a registered stream: its name, and its type as penstock names types."""
 
     arg_types = {"this": True, "type": True}
+
+
+class WholeDiv(exp.Expression, exp.Binary):
+    """A division of whole numbers, of which what is behind the point is left out. Nobody writes it: a bound
+    expression has it in place of a `/` whose sides are whole."""
