@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.cql.brute import US, Element
+from tests.cql.brute import US, Element, Row
 from tests.cql.cases import QUERIES, by_instant, expected, meant
 
 from penstock.cql.engine.bag import Changes
@@ -52,6 +53,14 @@ def stepped(query: Query, streams: dict[str, list[Element]], cuts: list[int], un
     )
 
 
+def answer_of(
+    query: Query, streams: dict[str, list[Element]], cuts: list[int], until: int
+) -> dict[int, tuple[Counter[Row], Counter[Row]]]:
+    changed = stepped(query, streams, cuts, until)
+    rows = [tuple(row.values()) for row in changed.rows.to_pylist()]
+    return by_instant(zip(changed.at, changed.sign, rows, strict=True))
+
+
 instants = st.integers(0, 25)
 numbers = st.one_of(st.none(), st.integers(0, 4).map(float), st.sampled_from([0.5, 39.0, 99.0]))
 whole = st.one_of(st.integers(0, 3), st.integers(0, 3), st.none())
@@ -81,6 +90,23 @@ def test_an_answer_is_that_of_the_definition(
     text: str, streams: dict[str, list[Element]], cuts: list[int]
 ) -> None:
     query, until = meant(text), 40
-    changed = stepped(query, streams, cuts, until)
-    rows = [tuple(row.values()) for row in changed.rows.to_pylist()]
-    assert by_instant(zip(changed.at, changed.sign, rows, strict=True)) == expected(query, streams, until)
+    assert answer_of(query, streams, cuts, until) == expected(query, streams, until)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ISTREAM(SELECT m FROM T [ROWS 1])",
+        "DSTREAM(SELECT m FROM T [ROWS 1])",
+        "SELECT m, count(*) FROM T GROUP BY m",
+        "SELECT DISTINCT m FROM T [ROWS 2]",
+        "SELECT T.l, U.l FROM T, U WHERE T.m = U.m",
+        "ISTREAM(SELECT top2(m) FROM T [ROWS 1])",
+    ],
+)
+def test_zero_and_minus_zero_are_one_tuple(text: str) -> None:
+    query = meant(text)
+    zeros: list[Element] = [(i, (1, value)) for i, value in enumerate([0.0, -0.0, 0.0, -0.0])]
+    streams = {"S": [], "T": zeros, "U": [(0, (2, -0.0))]}
+    for cuts in ([], [1, 2, 3]):
+        assert answer_of(query, streams, cuts, 10) == expected(query, streams, 10)
