@@ -23,6 +23,7 @@ from penstock.control.rundir import read_run
 from penstock.control.server import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
+from penstock.grants.plan import KEEP_ALL
 from penstock.log.embedded import EmbeddedLog
 
 
@@ -227,6 +228,22 @@ def test_a_second_query_from_the_readers_of_flow_query_is_refused(control: Contr
             return False
 
     until(joined)
+
+
+def test_who_reads_beside_a_query_is_told_when_that_has_a_new_grant(control: Control) -> None:
+    client, stream = control.client(), control.stream("beside", 100)
+    new = {"op": "granted", "query": "besides"}
+    assert client.request(new) == {"granted": False}
+    client.request(hello("besides-reader", stream, "besides", slot="1:beside"))
+    assert client.request(new) == {"granted": False}
+    answer = granted(client, "besides-reader")
+    assert client.request(new) == {"granted": True}
+    end = {int(p): position for p, position in answer["end"].items()}
+    start = Offset.initial("besides-reader", {0: 0})
+    offset = start.advanced(end, {}, KEEP_ALL, Books(100))
+    client.request({"op": "planned", "reader": start.reader, "offset": offset.to_json(), "admitted": 100})
+    assert client.request(new) == {"granted": False}, "its micro-batch is planned without what comes now"
+    client.close()
 
 
 def test_a_connection_that_drops_while_it_holds_the_grant_frees_the_slot(control: Control) -> None:

@@ -18,6 +18,7 @@ from penstock.cql import nodes
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
+    Base,
     Distinct,
     Filter,
     Join,
@@ -33,7 +34,7 @@ from penstock.cql.plan import (
 
 Row = tuple[Any, ...]
 Element = tuple[int, Row]
-"""A tuple of a stream with its instant."""
+"""A tuple of a stream with its instant; of a change of a relation the first value is its sign, + or -."""
 US = 10**6
 WHOLE = ("INT", "BIGINT")
 """Types of casts that leave out what is behind the point."""
@@ -48,7 +49,8 @@ class Brute:
     """Evaluates plans over streams whose instants are whole seconds.
 
     Args:
-        streams: By name, elements in the order of their arrival; instants are seconds.
+        streams: By name, elements in the order of their arrival; instants are seconds. Those of a relation
+            are its changes.
     """
 
     def __init__(self, streams: Mapping[str, Sequence[Element]]) -> None:
@@ -125,6 +127,8 @@ class Brute:
         return self._relations[key]
 
     def _relation(self, plan: Plan, now: int) -> list[Row]:
+        if isinstance(plan, Base):
+            return self._changed_until(plan, now)
         if isinstance(plan, Windowed):
             return self._windowed(plan, now)
         if isinstance(plan, Filter | Map):
@@ -137,6 +141,22 @@ class Brute:
             return list(dict.fromkeys(self.relation(plan.input, now)))
         assert isinstance(plan, UnionAll)
         return self.relation(plan.left, now) + self.relation(plan.right, now)
+
+    def _changed_until(self, plan: Base, now: int) -> list[Row]:
+        """What all insertions and deletions until now leave, one after the other."""
+        names = [column.name for column in plan.columns]
+        places = [names.index(key) for key in plan.keys]
+        rows: list[Row] = []
+        for at, (sign, *values) in self._streams[plan.relation]:
+            row = tuple(values)
+            same = [
+                each for each in rows if (all(each[i] == row[i] for i in places) if places else each == row)
+            ]
+            if at <= now and same and (places or sign == "-"):
+                rows.remove(same[0])
+            if at <= now and sign == "+":
+                rows.append(row)
+        return rows
 
     def _windowed(self, plan: Windowed, now: int) -> list[Row]:
         elements, window = self.stream(plan.input, now), plan.window

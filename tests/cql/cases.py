@@ -15,7 +15,28 @@ STREAMS = """
 REGISTER STREAM S (l int, m float, d char(4));
 REGISTER STREAM T (l int, m float);
 REGISTER STREAM U (l int, m float);
+REGISTER RELATION R (l int, m float);
+REGISTER RELATION K (l int, m float, d char(4)) KEY BY l;
 """
+RELATIONS = [
+    "SELECT * FROM R",
+    "SELECT * FROM K",
+    "SELECT l + 1, m FROM R WHERE m > 1",
+    "SELECT l, count(*), sum(m), max(m), min(m) FROM R GROUP BY l",
+    "SELECT d, count(*), avg(m), top2(l, m) FROM K GROUP BY d HAVING count(*) < 3",
+    "SELECT DISTINCT l FROM R",
+    "ISTREAM(SELECT l, m FROM R)",
+    "DSTREAM(SELECT l, d FROM K)",
+    "RSTREAM(SELECT l, m FROM K)",
+    "SELECT T.l, T.m, K.d FROM T [RANGE 5 SECONDS], K WHERE T.l = K.l",
+    "SELECT T.m, R.m FROM T [NOW], R WHERE T.l = R.l AND T.m < R.m",
+    "SELECT T.l, R.l FROM T [ROWS 2], R",
+    "SELECT R.l, K.d FROM R, K WHERE R.l = K.l",
+    "SELECT a.m, b.m FROM K a, K b WHERE a.l = b.l",
+    "SELECT l, m FROM R UNION ALL SELECT l, m FROM T [ROWS 2]",
+    "SELECT count(*) FROM ISTREAM(SELECT S.l, K.m FROM S [NOW], K WHERE S.l = K.l) [ROWS 4]",
+]
+"""Queries over relations of insertions and deletions, by themselves and beside streams."""
 JOINED = "S [RANGE 10 SECONDS], T [RANGE 10 SECONDS] WHERE S.l = T.l"
 QN_LONG = (
     "SELECT l, avg(m) FROM ISTREAM(SELECT S.l AS l, (S.m + T.m + U.m) / 3 AS m "

@@ -56,6 +56,12 @@ Q3 = f"SELECT sum(S.m) FROM ISTREAM(SELECT * FROM {JOINED}) [ROWS 5]"
         ("SELECT m / l / 2, (l % 2) / l, round(m), l * 0.1 = 0.1 FROM T [RANGE 2 SECONDS]", 2),
         ("SELECT sum(m) FROM (ISTREAM(SELECT * FROM T) UNION ALL ISTREAM(SELECT * FROM U)) [ROWS 3]", 1),
         pytest.param(WHOLE, 2, id="whole-numbers"),
+        pytest.param("SELECT * FROM R", 2, id="relation"),
+        pytest.param("SELECT d, count(*), sum(m) FROM K GROUP BY d", 2, id="relation-by-key"),
+        pytest.param(
+            "SELECT T.l, T.m, K.m, K.d FROM T [RANGE 5 SECONDS], K WHERE T.l = K.l", 2, id="relation-joined"
+        ),
+        pytest.param("ISTREAM(SELECT R.m, S.d FROM R, S [ROWS 2])", 1, id="relation-and-last-tuples"),
     ],
 )
 def test_changes_on_spark_are_those_of_the_definition(

@@ -200,6 +200,8 @@ class ControlServer:
                 rows = {(r, int(grant)): float(n) for r, grant, n in message["rows"]}
                 self.governor.dropped(int(message["batch"]), rows)
                 return {"ok": True}
+            case "granted":
+                return {"granted": self.governor.has_new_grant(message["query"])}
             case "plan":
                 return {"plan": plan(self.governor)}
             case "status":

@@ -42,6 +42,9 @@ def _register_sql(generator: SqlGenerator, register: Register) -> str:
     data, timestamp = register.args.get("data"), register.args.get("timestamp")
     quoted = "" if data is None else " FROM '" + data.replace("'", "''") + "'"
     by = f" TIMESTAMP BY {generator.sql(timestamp)}" if timestamp else ""
+    by += f" SIGN BY {generator.sql(register, 'sign')}" if register.args.get("sign") else ""
+    keys = register.args.get("keys") or ()
+    by += f" KEY BY {', '.join(generator.sql(key) for key in keys)}" if keys else ""
     return f"{head} ({columns}){quoted}{by}"
 
 

@@ -38,8 +38,8 @@ def _as_spark(node: exp.Expr) -> exp.Expr:
         floats = [exp.cast(_spark(side), "double") for side in (node.this, node.expression)]
         return exp.Anonymous(this="try_divide", expressions=floats)
     if isinstance(node, WholeDiv):
-        sides = [_spark(side).sql("spark") for side in (node.this, node.expression)]
-        return exp.Var(this=f"({sides[0]} div nullif({sides[1]}, 0L))")
+        texts = [_spark(side).sql("spark") for side in (node.this, node.expression)]
+        return exp.Var(this=f"({texts[0]} div nullif({texts[1]}, 0L))")
     if isinstance(node, exp.Cast):  # NULL for what no whole number is
         return exp.TryCast(this=_spark(node.this), to=node.to.copy())
     if isinstance(node, exp.Mod):
