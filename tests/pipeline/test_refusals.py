@@ -87,6 +87,10 @@ def test_a_query_in_cql_may_read_changes_beside_a_stream() -> None:
             beside("SELECT count(*) FROM rooms"),
             "queries.count.cql must read a stream beside relations.*got rooms",
         ),
+        (
+            beside("REGISTER RELATION names (id int); SELECT names.id FROM readings [NOW], names"),
+            "queries.count.cql a query of a pipeline reads the pipeline's streams; got names",
+        ),
         (beside(JOINED, answers="windows"), "a query by windows reads streams.*got relation rooms"),
         (
             beside(JOINED.replace("1 MIN]", "1 MIN SLIDE 1 MIN]"), estimates=True),

@@ -13,7 +13,7 @@ from penstock.cql.estimating import estimated
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.windowing import Mode, check_mode, default_mode, tuple_by_tuple
+from penstock.cql.windowing import Mode, check_mode, default_mode, streams_read, tuple_by_tuple
 from penstock.pipeline.columns import parse_type
 from penstock.policies.quality.estimates import WITHOUT_CHANCES
 
@@ -141,6 +141,15 @@ def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
     found = read_program(text, catalog).queries
     if not found:
         raise CqlError("cql has a query", "none", "SELECT ... FROM a stream")
+    others = {name for each in found for name in streams_read(each.query.plan)} - {
+        each[0] for each in streams
+    }
+    if others:
+        raise CqlError(
+            "a query of a pipeline reads the pipeline's streams",
+            ", ".join(sorted(others)),
+            "declare it under streams; a relation is a stream with `changes`",
+        )
     if len(found) == 1 and found[0].name is None:
         return Continuous(found[0].query)
     queries = {written.name: written.query for written in found if written.name is not None}
