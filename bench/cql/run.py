@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from penstock.bench import BenchRun, bench
-from penstock.cql.spark.conformance import cases_in, run_case
+from penstock.cql.spark.conformance import Verdict, cases_in, run_case
 from penstock.errors import InvalidInputError
 from penstock.spark.session import session
 
+from .further import completed
 from .many import many
 
 PARTITIONS = (1, 4)
@@ -20,29 +23,36 @@ FOLDER = "stream-cql"
 
 @bench("conformance", title="the cases of STREAM, tuple by tuple, in ten micro-batches or more")
 def conformance(run: BenchRun) -> None:
-    cases = cases_in(_data(), QUERIES)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-cases-"))
+    cases = [completed(case, folder) for case in cases_in(_data(), QUERIES)]
     run.progress("starting Spark", total=len(cases) * len(PARTITIONS))
     spark = session(app="bench", log_level="FATAL")
-    wrong = passed = 0
-    fewest = None
+    verdicts: list[Verdict] = []
     try:
         for case in cases:
-            of_case = 0
             for partitions in PARTITIONS:
                 run.progress(f"{case.name}, {partitions} partitions", advance=1)
-                verdict = run_case(spark, case, partitions, BATCHES)
-                of_case += verdict.wrong
-                fewest = min(verdict.batches, fewest or verdict.batches)
-                run.note(
-                    f"{case.name}, {partitions} partitions: {verdict.tuples:,} tuples in {verdict.batches} "
-                    f"micro-batches, {verdict.wrong:,} wrong"
-                )
-            wrong, passed = wrong + of_case, passed + (of_case == 0)
+                verdicts.append(run_case(spark, case, partitions, BATCHES))
+                run.note(_noted(verdicts[-1]))
     finally:
         spark.stop()
-    run.row("cases_passed", passed)
-    run.row("wrong_tuples", wrong)
-    run.row("fewest_batches", fewest or 0)
+        shutil.rmtree(folder, ignore_errors=True)
+    failed = {verdict.case for verdict in verdicts if not verdict.passed}
+    run.row("cases_passed", len(cases) - len(failed))
+    run.row("wrong_tuples", sum(verdict.wrong for verdict in verdicts))
+    run.row("refused", sum(bool(verdict.refused) for verdict in verdicts))
+    run.row("beyond_the_end", sum(verdict.at_end.total() for verdict in verdicts))
+    run.row("fewest_batches", min(verdict.batches for verdict in verdicts))
+
+
+def _noted(verdict: Verdict) -> str:
+    which = f"{verdict.case}, {verdict.partitions} partitions"
+    if verdict.refused:
+        return f"{which}: refused: {verdict.refused}"
+    told = f"{which}: {verdict.tuples:,} tuples in {verdict.batches} micro-batches, {verdict.wrong:,} wrong"
+    return told + (
+        f", {verdict.at_end.total():,} at the end that STREAM does not give" if verdict.at_end else ""
+    )
 
 
 @bench("many", title="10, 100 and 1,000 queries of one shape, as a family and each by itself")

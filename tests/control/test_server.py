@@ -234,6 +234,22 @@ def test_a_second_query_from_the_readers_of_flow_query_is_refused(control: Contr
     until(joined)
 
 
+def test_who_reads_beside_a_query_is_told_when_that_has_a_new_grant(control: Control) -> None:
+    client, stream = control.client(), control.stream("beside", 100)
+    new = {"op": "granted", "query": "besides"}
+    assert client.request(new) == {"granted": False}
+    client.request(hello("besides-reader", stream, "besides", slot="1:beside"))
+    assert client.request(new) == {"granted": False}
+    answer = granted(client, "besides-reader")
+    assert client.request(new) == {"granted": True}
+    end = {int(p): position for p, position in answer["end"].items()}
+    start = Offset.initial("besides-reader", {0: 0})
+    offset = start.advanced(end, {}, KEEP_ALL, Books(100))
+    client.request({"op": "planned", "reader": start.reader, "offset": offset.to_json(), "admitted": 100})
+    assert client.request(new) == {"granted": False}, "its micro-batch is planned without what comes now"
+    client.close()
+
+
 def test_a_connection_that_drops_while_it_holds_the_grant_frees_the_slot(control: Control) -> None:
     stream = control.stream("drop", 10)
     holder, other = control.client(), control.client()

@@ -14,9 +14,11 @@ from typing import Any
 
 from sqlglot import exp
 
+from penstock.cql import nodes
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
+    Base,
     Distinct,
     Filter,
     Join,
@@ -32,8 +34,10 @@ from penstock.cql.plan import (
 
 Row = tuple[Any, ...]
 Element = tuple[int, Row]
-"""A tuple of a stream with its instant."""
+"""A tuple of a stream with its instant; of a change of a relation the first value is its sign, + or -."""
 US = 10**6
+WHOLE = ("INT", "BIGINT")
+"""Types of casts that leave out what is behind the point."""
 
 
 def order(row: Row) -> tuple[Any, ...]:
@@ -45,7 +49,8 @@ class Brute:
     """Evaluates plans over streams whose instants are whole seconds.
 
     Args:
-        streams: By name, elements in the order of their arrival; instants are seconds.
+        streams: By name, elements in the order of their arrival; instants are seconds. Those of a relation
+            are its changes.
     """
 
     def __init__(self, streams: Mapping[str, Sequence[Element]]) -> None:
@@ -122,6 +127,8 @@ class Brute:
         return self._relations[key]
 
     def _relation(self, plan: Plan, now: int) -> list[Row]:
+        if isinstance(plan, Base):
+            return self._changed_until(plan, now)
         if isinstance(plan, Windowed):
             return self._windowed(plan, now)
         if isinstance(plan, Filter | Map):
@@ -134,6 +141,22 @@ class Brute:
             return list(dict.fromkeys(self.relation(plan.input, now)))
         assert isinstance(plan, UnionAll)
         return self.relation(plan.left, now) + self.relation(plan.right, now)
+
+    def _changed_until(self, plan: Base, now: int) -> list[Row]:
+        """What all insertions and deletions until now leave, one after the other."""
+        names = [column.name for column in plan.columns]
+        places = [names.index(key) for key in plan.keys]
+        rows: list[Row] = []
+        for at, (sign, *values) in self._streams[plan.relation]:
+            row = tuple(values)
+            same = [
+                each for each in rows if (all(each[i] == row[i] for i in places) if places else each == row)
+            ]
+            if at <= now and same and (places or sign == "-"):
+                rows.remove(same[0])
+            if at <= now and sign == "+":
+                rows.append(row)
+        return rows
 
     def _windowed(self, plan: Windowed, now: int) -> list[Row]:
         elements, window = self.stream(plan.input, now), plan.window
@@ -232,6 +255,9 @@ def value(node: exp.Expr, row: Mapping[str, Any]) -> Any:
         return _case(node, row)
     if isinstance(node, exp.In):
         return _in(node, row)
+    if isinstance(node, exp.Cast):
+        found = value(node.this, row)
+        return found if found is None else int(found) if node.to.this.value in WHOLE else float(found)
     operands = [value(each, row) for each in node.iter_expressions()]
     return None if None in operands else OPERATIONS[type(node)](*operands)
 
@@ -251,6 +277,15 @@ def _in(node: exp.In, row: Mapping[str, Any]) -> bool | None:
     return True if wanted in values else None if None in values else False
 
 
+def _quotient(a: Any, b: Any) -> Any:
+    """Without what is behind the point for whole numbers, whatever their signs."""
+    if b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a / b
+
+
 def _modulo(a: Any, b: Any) -> Any:
     """With the sign of the dividend, exact for whole numbers."""
     if isinstance(a, int) and isinstance(b, int):
@@ -265,7 +300,8 @@ OPERATIONS: dict[type, Any] = {
     exp.Sub: lambda a, b: a - b,
     exp.Mul: lambda a, b: a * b,
     exp.Round: lambda a: math.copysign(math.floor(abs(a) + 0.5), a),
-    exp.Div: lambda a, b: None if b == 0 else a / b,
+    exp.Div: _quotient,
+    nodes.WholeDiv: _quotient,
     exp.Mod: lambda a, b: None if b == 0 else _modulo(a, b),
     exp.EQ: lambda a, b: a == b,
     exp.NEQ: lambda a, b: a != b,

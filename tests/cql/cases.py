@@ -15,13 +15,39 @@ STREAMS = """
 REGISTER STREAM S (l int, m float, d char(4));
 REGISTER STREAM T (l int, m float);
 REGISTER STREAM U (l int, m float);
+REGISTER RELATION R (l int, m float);
+REGISTER RELATION K (l int, m float, d char(4)) KEY BY l;
 """
+RELATIONS = [
+    "SELECT * FROM R",
+    "SELECT * FROM K",
+    "SELECT l + 1, m FROM R WHERE m > 1",
+    "SELECT l, count(*), sum(m), max(m), min(m) FROM R GROUP BY l",
+    "SELECT d, count(*), avg(m), top2(l, m) FROM K GROUP BY d HAVING count(*) < 3",
+    "SELECT DISTINCT l FROM R",
+    "ISTREAM(SELECT l, m FROM R)",
+    "DSTREAM(SELECT l, d FROM K)",
+    "RSTREAM(SELECT l, m FROM K)",
+    "SELECT T.l, T.m, K.d FROM T [RANGE 5 SECONDS], K WHERE T.l = K.l",
+    "SELECT T.m, R.m FROM T [NOW], R WHERE T.l = R.l AND T.m < R.m",
+    "SELECT T.l, R.l FROM T [ROWS 2], R",
+    "SELECT R.l, K.d FROM R, K WHERE R.l = K.l",
+    "SELECT a.m, b.m FROM K a, K b WHERE a.l = b.l",
+    "SELECT l, m FROM R UNION ALL SELECT l, m FROM T [ROWS 2]",
+    "SELECT count(*) FROM ISTREAM(SELECT S.l, K.m FROM S [NOW], K WHERE S.l = K.l) [ROWS 4]",
+]
+"""Queries over relations of insertions and deletions, by themselves and beside streams."""
 JOINED = "S [RANGE 10 SECONDS], T [RANGE 10 SECONDS] WHERE S.l = T.l"
 QN_LONG = (
     "SELECT l, avg(m) FROM ISTREAM(SELECT S.l AS l, (S.m + T.m + U.m) / 3 AS m "
     "FROM S [RANGE 10 SECONDS], T [RANGE 10 SECONDS], U [RANGE 10 SECONDS] "
     "WHERE S.l = T.l AND T.l = U.l) [ROWS 10] GROUP BY l HAVING avg(m) < 40.0"
 )
+WHOLE = (
+    "SELECT l / 2, (1 - l * 3) / 2, (1 - l * 3) % 2, 7 / l, 7 % l, (m + l) / 2, CAST(l AS float) / 2, "
+    "CAST(m * 1.7 AS int) / 2, CAST((1 - l) * 0.9 AS int), l / CAST(m AS int) FROM T [RANGE 4 SECONDS]"
+)
+"""Whole numbers divide as whole numbers, unless a cast makes them others."""
 QUERIES = [
     "SELECT * FROM S",
     "SELECT * FROM S [NOW] WHERE m > 2 OR d LIKE 'a%'",
@@ -65,6 +91,9 @@ QUERIES = [
     "[ROWS 3]",
     "RSTREAM(SELECT l, sum(m) FROM T GROUP BY l)",
     "SELECT m / l / 2, (l % 2) / l, round(m) FROM T [NOW]",
+    WHOLE,
+    "SELECT l / 2 AS half, sum(l) / count(*), avg(l) FROM T [RANGE 9 SECONDS] WHERE (l / 2) * 2 = l "
+    "GROUP BY l / 2 HAVING sum(l) / 2 < 3",
     "SELECT CASE WHEN m > 1 THEN 'hot' ELSE d END, l % 2, m / l, coalesce(m, 0.0) FROM S [ROWS 2] "
     "WHERE m IS NOT NULL AND l IN (0, 1, 2)",
 ]

@@ -95,6 +95,14 @@ def test_groups_have_keys_and_aggregates_once() -> None:
     assert [column.type for column in query.plan.columns] == ["BIGINT", "DOUBLE", "DOUBLE"]
 
 
+def test_whole_numbers_divide_as_whole_numbers_unless_a_cast_says_otherwise() -> None:
+    query = meant("SELECT l / 2, m / 2, l / 2.0, CAST(l AS float) / 2, CAST(m AS int) / G, -l % 2 FROM S")
+    types = [column.type for column in query.plan.columns]
+    assert types == ["BIGINT", "DOUBLE", "DOUBLE", "DOUBLE", "BIGINT", "BIGINT"]
+    averages = meant("SELECT sum(l) / count(*), avg(l), sum(m) / count(*) FROM S GROUP BY G / 2")
+    assert [column.type for column in averages.plan.columns] == ["BIGINT", "DOUBLE", "DOUBLE"]
+
+
 def test_expressions_may_be_keys_and_arguments() -> None:
     query = meant("SELECT G + 1, avg(m * 2), stddev(m), max(d), min(l) FROM S GROUP BY G + 1")
     (groups,) = parts(query, Aggregate)
@@ -212,6 +220,8 @@ def test_columns_of_two_streams_with_one_name_get_their_stream_before_it() -> No
         ("SELECT cov(l) FROM S", "COV has 2 arguments"),
         ("SELECT top0(l) FROM S", "TOP has 1 to 1000 places"),
         ("SELECT NULL FROM S", "has a type"),
+        ("SELECT CAST(d AS int) FROM S", "a number is expected; got d of type STRING"),
+        ("SELECT CAST(l AS char(4)) FROM S", r"CAST makes a number an int or a float; got CHAR\(4\)"),
         ("SELECT l FROM S WHERE KEPT()", r"KEPT has the fraction.*; got KEPT\(\)"),
         ("SELECT l FROM S WHERE KEPT(2)", "KEPT has the fraction"),
         ("SELECT l FROM S WHERE KEPT(m)", "KEPT has the fraction"),

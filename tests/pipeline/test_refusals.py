@@ -52,6 +52,80 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return raw
 
 
+ROOMS: dict[str, Any] = {
+    "schema": {"id": "long", "name": "string", "op": "string", "at": "timestamp"},
+    "event_time": "at",
+    "changes": {"sign": "op", "key": ["id"]},
+}
+"""The changes of a relation."""
+
+
+def beside(text: str, rooms: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
+    """The good pipeline with a relation, and a query in CQL."""
+    raw = changed("streams/rooms", {**ROOMS, **(rooms or {})})
+    raw["queries"]["count"] = {"class": "bulk", "cql": text, **query}
+    return raw
+
+
+JOINED = "SELECT name, celsius FROM readings [RANGE 1 MIN], rooms WHERE device = id"
+
+
+def test_a_query_in_cql_may_read_changes_beside_a_stream() -> None:
+    pipeline = load_pipeline(beside(JOINED))
+    assert pipeline.streams_of("count") == ("readings", "rooms")
+    assert pipeline.governed_streams_of("count") == ("readings",)
+    by_key = beside(JOINED)
+    by_key["streams"]["readings"] = {**READINGS, "key": "device"}
+    by_key["classes"]["bulk"]["sampling"] = "key"
+    load_pipeline(by_key)  # what is never shed needs no key
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            beside("SELECT count(*) FROM rooms"),
+            "queries.count.cql must read a stream beside relations.*got rooms",
+        ),
+        (
+            beside("REGISTER RELATION names (id int); SELECT names.id FROM readings [NOW], names"),
+            "queries.count.cql a query of a pipeline reads the pipeline's streams; got names",
+        ),
+        (beside(JOINED, answers="windows"), "a query by windows reads streams.*got relation rooms"),
+        (
+            beside(JOINED.replace("1 MIN]", "1 MIN SLIDE 1 MIN]"), estimates=True),
+            "estimates are by window.*got answers: relation",
+        ),
+        (
+            beside(JOINED, {"changes": {"sign": "id"}}),
+            r"rooms.changes.sign must be a column of texts, \+ or -",
+        ),
+        (beside(JOINED, {"changes": {"sign": "po"}}), "rooms.changes.sign .*'po'.* mean 'op'"),
+        (
+            beside(JOINED, {"changes": {"sign": "op", "key": ["at"]}}),
+            "must have columns of the relation's tup",
+        ),
+        (beside(JOINED, {"schema": None}), "streams.rooms.changes needs a schema"),
+        (beside(JOINED, {"lateness": "2s"}), "streams.rooms.lateness is not a key beside changes"),
+        (beside(JOINED, {"partitions": 2}), "streams.rooms.key must be a column by which changes find their"),
+        (beside(JOINED, {"partitions": 2, "key": "name"}), "got 'name'; hint: key: id, so that a tuple's"),
+    ],
+)
+def test_changes_that_cannot_be_read_so_are_refused(raw: dict[str, Any], message: str) -> None:
+    if raw["streams"]["rooms"]["schema"] is None:
+        del raw["streams"]["rooms"]["schema"], raw["streams"]["rooms"]["event_time"]
+    with pytest.raises((InvalidInputError, UnknownNameError), match=message) as refused:
+        load_pipeline(raw)
+    assert "hint" in str(refused.value)
+
+
+def test_a_governed_query_that_would_shed_changes_is_refused() -> None:
+    raw = beside(JOINED)
+    raw["queries"]["count"] = {"class": "bulk", "sql": "SELECT count(*) FROM rooms"}
+    with pytest.raises(InvalidInputError, match=r"queries.count.sql must not read a stream of changes.*shed"):
+        load_pipeline(raw)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.cql.brute import US, Brute, Element, Row
-from tests.cql.cases import JOINED, QN_LONG, by_instant, expected, meant, plain
+from tests.cql.cases import JOINED, QN_LONG, WHOLE, by_instant, expected, meant, plain
 from tests.spark.cql_streams import BASE, LAST, UNTIL, random_streams, tables
 from tests.spark.helpers import again
 
@@ -55,6 +55,15 @@ LONG = pytest.mark.long
         pytest.param("RSTREAM(SELECT l, sum(m) FROM T [RANGE 6 SECONDS] GROUP BY l)", 2, marks=LONG),
         ("SELECT m / l / 2, (l % 2) / l, round(m), l * 0.1 = 0.1 FROM T [RANGE 2 SECONDS]", 2),
         ("SELECT sum(m) FROM (ISTREAM(SELECT * FROM T) UNION ALL ISTREAM(SELECT * FROM U)) [ROWS 3]", 1),
+        pytest.param(WHOLE, 2, id="whole-numbers"),
+        pytest.param("SELECT * FROM R", 2, id="relation", marks=LONG),
+        pytest.param("SELECT d, count(*), sum(m) FROM K GROUP BY d", 2, id="relation-by-key", marks=LONG),
+        pytest.param(
+            "SELECT T.l, T.m, K.m, K.d FROM T [RANGE 5 SECONDS], K WHERE T.l = K.l", 2, id="relation-joined"
+        ),
+        pytest.param(
+            "ISTREAM(SELECT R.m, S.d FROM R, S [ROWS 2])", 1, id="relation-and-last-tuples", marks=LONG
+        ),
     ],
 )
 def test_changes_on_spark_are_those_of_the_definition(
@@ -116,6 +125,8 @@ def windows_by_definition(
             marks=LONG,
         ),
         "RSTREAM(SELECT DISTINCT d FROM S [RANGE 3 SEC SLIDE 3 SEC])",
+        "SELECT l / 2 AS half, sum(l) / count(*), (1 - l / 2 * 3) / 2 FROM T [RANGE 4 SEC SLIDE 4 SEC] "
+        "WHERE l / 2 * 2 = l OR CAST(l AS float) / 2 > 0.4 GROUP BY l / 2 HAVING sum(l) / 2 < 3",
         pytest.param(
             "SELECT S.d, T.m FROM S [RANGE 3 SEC SLIDE 3 SEC], T [RANGE 3 SEC SLIDE 3 SEC] WHERE S.l = T.l",
             marks=LONG,

@@ -45,7 +45,8 @@ def conformance_command(
 
     DIR has queries/NAME.cql (streams with their data, REGISTER STREAM S (A int) FROM 'S1', and one query),
     data/S1.dat (types, then instant and values) and expected/NAME (the answer, [instant]:sign:values); files
-    of the latter two may end in .gz. docs/cql.md has the whole of it. The exit code is 1 if any is wrong.
+    of the latter two may end in .gz. docs/cql.md has the whole of it. The exit code is 1 if any is wrong or
+    refused.
     """
     claim_output(json, force)
     try:
@@ -74,25 +75,31 @@ def conformance_command(
             spark.stop()
     console.print(_verdicts_table(verdicts))
     for verdict in verdicts:
-        for what, elements in (("missing", verdict.missing), ("extra", verdict.extra)):
+        if verdict.refused:
+            note = f"{verdict.case}, {verdict.partitions} partitions: refused: {verdict.refused}"
+            console.print(escape(note), highlight=False, soft_wrap=True)
+        kinds = {"missing": verdict.missing, "extra": verdict.extra, "at the end": verdict.at_end}
+        for what, elements in kinds.items():
             for (t, sign, values), times in sorted(elements.items(), key=str)[:SHOWN]:
                 shown = f"[{t}]:{sign}:{', '.join(map(str, values))}"
                 note = f"{verdict.case}, {verdict.partitions} partitions: {what} {shown}"
                 console.print(escape(note + (f", {times} times" if times > 1 else "")), highlight=False)
     if json is not None:
         write_json(json, {"folder": str(folder), "cases": [_verdict_json(each) for each in verdicts]})
-    if any(verdict.wrong for verdict in verdicts):
+    if not all(verdict.passed for verdict in verdicts):
         raise typer.Exit(1)
 
 
 def _verdicts_table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(title="answers compared tuple by tuple")
     table.add_column("case")
-    for column in ("partitions", "micro-batches", "tuples", "wrong"):
+    for column in ("partitions", "micro-batches", "tuples", "wrong", "at the end"):
         table.add_column(column, justify="right")
     for each in verdicts:
-        wrong = f"[red]{each.wrong:,}[/]" if each.wrong else "0"
-        table.add_row(escape(each.case), str(each.partitions), str(each.batches), f"{each.tuples:,}", wrong)
+        wrong = "[red]refused[/]" if each.refused else f"[red]{each.wrong:,}[/]" if each.wrong else "0"
+        ran = [str(each.batches), f"{each.tuples:,}"] if not each.refused else ["", ""]
+        at_end = f"{each.at_end.total():,}" if each.at_end else ""
+        table.add_row(escape(each.case), str(each.partitions), *ran, wrong, at_end)
     return table
 
 
@@ -104,4 +111,6 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "tuples": verdict.tuples,
         "missing": verdict.missing.total(),
         "extra": verdict.extra.total(),
+        "at_end": verdict.at_end.total(),
+        "refused": verdict.refused or None,
     }

@@ -297,6 +297,11 @@ class Governor:
         """Whether this reader asks first in its query's micro-batches."""
         return self.queries[self.readers[reader_id].query].leader == reader_id
 
+    def has_new_grant(self, query: str) -> bool:
+        """Whether a query has a grant of which Spark has not planned the micro-batch yet."""
+        lease = self.queries[query].lease if query in self.queries else None
+        return lease is not None and not lease.logged
+
     def is_refused(self, reader_id: str) -> bool:
         """Whether this reader's query gets no more grants."""
         return self.queries[self.readers[reader_id].query].refused

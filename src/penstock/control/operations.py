@@ -90,6 +90,9 @@ class Operations:
                 number = int(message["batch"])
                 rows = {(str(r), int(grant)): float(n) for r, grant, n in message["rows"]}
                 return lambda: governor.dropped(number, rows)
+            case "granted":
+                query = str(message["query"])
+                return lambda: {"granted": governor.has_new_grant(query)}
             case "ping":
                 return lambda: {"ok": True}
             case "plan":

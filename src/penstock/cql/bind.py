@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from penstock.cql import nodes
-from penstock.cql.catalog import Catalog, StreamDef, ViewDef
-from penstock.cql.errors import CqlError
+from penstock.cql.catalog import Catalog, RelationDef, StreamDef
 from penstock.cql.expressions import (
     aggregate_in,
     all_of,
@@ -26,6 +25,7 @@ from penstock.cql.grouping import Grouping
 from penstock.cql.lower import late_sample
 from penstock.cql.naming import Naming
 from penstock.cql.plan import (
+    Base,
     Column,
     Distinct,
     Join,
@@ -40,8 +40,7 @@ from penstock.cql.plan import (
     WindowKind,
 )
 from penstock.cql.scope import Bound, Field, unique_names
-from penstock.cql.types import Typing, is_numeric, registered_type
-from penstock.errors import InvalidInputError
+from penstock.cql.types import Typing
 
 MOST_COLUMNS = 1000
 
@@ -70,38 +69,6 @@ def bind(query: exp.Expr, catalog: Catalog, text: str, tick_us: int = 1) -> Quer
     return Query(bound.plan, tuple(unique_names(bound.fields)))
 
 
-def register(statement: nodes.Register, catalog: Catalog, text: str) -> None:
-    """Adds what a REGISTER statement names to a catalog.
-
-    Raises:
-        CqlError: The name is taken, or what it stands for means nothing.
-    """
-    binder = Binder(catalog, text)
-    name = statement.this.name
-    if name in catalog:
-        binder.refuse(statement.this, "a name is registered once", repr(name), "choose another name")
-    query = statement.args.get("query")
-    if query is None:
-        catalog.add(binder.stream(statement))
-        return
-    plan, kind = binder.query(query).plan, statement.args["kind"]
-    if kind == "STREAM" and not plan.is_stream:
-        binder.refuse(
-            statement.this,
-            "a stream is registered with a query that gives one",
-            f"{name}, a relation",
-            "REGISTER STREAM ... AS ISTREAM(...), or REGISTER RELATION",
-        )
-    if kind == "RELATION" and plan.is_stream:
-        binder.refuse(
-            statement.this,
-            "a relation is registered with a query that gives one",
-            f"{name}, a stream",
-            "REGISTER STREAM ... AS ...",
-        )
-    catalog.add(ViewDef(name, kind, query, text))
-
-
 class Binder(Naming):
     """Binds the statements of one text."""
 
@@ -116,42 +83,8 @@ class Binder(Naming):
         """An expression over a stream's columns, by name and type: bound, and its type."""
         fields = tuple(Field(name, Column(name, kind), stream) for name, kind in columns.items())
         scope = Bound(Scan(tuple(field.column for field in fields), stream), fields)
-        bound = self.expression(node, scope)
-        return bound, self.typing(scope).of(bound)
-
-    # -- registered streams ---------------------------------------------------------------------
-
-    def stream(self, statement: nodes.Register) -> StreamDef:
-        columns: dict[str, str] = {}
-        for column in statement.expressions:
-            name = column.this.name
-            if name.lower() in (other.lower() for other in columns):
-                self.refuse(column, "a stream has each column once", repr(name), "rename one of them")
-            try:
-                columns[name] = registered_type(column.args["type"])
-            except InvalidInputError as error:
-                place = column.meta["type_place"]
-                raise CqlError(error.rule, str(error.got), error.hint, self._text, place) from error
-        timestamp = statement.args.get("timestamp")
-        if timestamp is not None and timestamp.name.lower() not in (name.lower() for name in columns):
-            self.refuse(
-                timestamp, "TIMESTAMP BY has one of the stream's columns", repr(timestamp.name), "add it"
-            )
-        name, data = statement.this.name, statement.args.get("data")
-        time = None if timestamp is None else next(c for c in columns if c.lower() == timestamp.name.lower())
-        if (
-            timestamp is not None
-            and time is not None
-            and columns[time] != "TIMESTAMP"
-            and not is_numeric(columns[time])
-        ):
-            self.refuse(
-                timestamp,
-                "TIMESTAMP BY has times, or numbers of seconds",
-                f"{time} of type {columns[time]}",
-                f"{time} timestamp",
-            )
-        return StreamDef(name, columns, data, time)
+        bound, typing = self.expression(node, scope), self.typing(scope)
+        return typing.settled(bound), typing.of(bound)
 
     # -- queries --------------------------------------------------------------------------------
 
@@ -263,11 +196,13 @@ class Binder(Naming):
                 node, "FROM has a registered stream, relation or view", repr(node.name), f"known: {known}"
             )
         if isinstance(entry, StreamDef):
-            columns = tuple(self.column(kind) for kind in entry.columns.values())
-            fields = zip(entry.columns, columns, strict=True)
-            return Bound(
-                Scan(columns, entry.name), tuple(Field(name, column, entry.name) for name, column in fields)
-            )
+            shown = entry.tuple_columns
+            columns = tuple(self.column(kind) for kind in shown.values())
+            named = dict(zip(shown, columns, strict=True))
+            plan: Plan = Scan(columns, entry.name)
+            if isinstance(entry, RelationDef):
+                plan = Base(columns, entry.name, tuple(named[key].name for key in entry.keys))
+            return Bound(plan, tuple(Field(name, column, entry.name) for name, column in named.items()))
         text, self._text = self._text, entry.text
         bound = self.query(entry.query)
         self._text = text
@@ -292,8 +227,9 @@ class Binder(Naming):
         bound = self.expression(condition, scope)
         if (call := aggregate_in(bound)) is not None:
             self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
-        self.typing(scope).condition(bound)
-        return list(conjuncts(bound))
+        typing = self.typing(scope)
+        typing.condition(bound)
+        return list(conjuncts(typing.settled(bound)))
 
     def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
         """Left to right, with each term as soon as its columns are there."""
@@ -343,7 +279,7 @@ class Binder(Naming):
             Field(field.name, column, field.qualifier)
             for (field, _), column in zip(chosen, columns, strict=True)
         )
-        return Bound(Map(columns, plan, tuple(value for _, value in chosen)), fields)
+        return Bound(Map(columns, plan, tuple(typing.settled(value) for _, value in chosen)), fields)
 
     def _grouped(
         self,
@@ -360,7 +296,7 @@ class Binder(Naming):
         for term in (*before, *(() if wanted is None else (wanted,))):
             if aggregate_in(term) is None:
                 typing.condition(term)
-        plan = filtered(scope.plan, before)
+        plan = filtered(scope.plan, [typing.settled(term) for term in before])
         grouping = Grouping(self, typing, keys)
         results = [(field, grouping.over_groups(value)) for field, value in chosen]
         conditions = [grouping.over_groups(term) for term in after]
@@ -368,7 +304,8 @@ class Binder(Naming):
         of_groups = Typing({column.name: column.type for column in grouped.columns}, self.error, self.words)
         for term in conditions:
             of_groups.condition(term)
-        return self._mapped(filtered(grouped, conditions), results, of_groups)
+        wanted_groups = [of_groups.settled(term) for term in conditions]
+        return self._mapped(filtered(grouped, wanted_groups), results, of_groups)
 
     def _having(self, wanted: exp.Expr | None, keys: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
         """Conditions over tuples, which THEMIS writes into HAVING too, and over groups."""

@@ -24,6 +24,31 @@ class StreamDef:
     data: str | None = None
     timestamp: str | None = None
 
+    @property
+    def tuple_columns(self) -> dict[str, str]:
+        """Those of its tuples."""
+        return self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class RelationDef(StreamDef):
+    """A base relation: a stream of rows that insert a tuple into it or delete one.
+
+    Attributes:
+        sign: The column with + for a row that inserts, - for one that deletes; `None` if the data has signs
+            of its own.
+        keys: Columns that tell its tuples apart: an insertion replaces the tuple with its key, a deletion
+            takes it away. Without them a deletion takes away one tuple that equals it.
+    """
+
+    sign: str | None = None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def tuple_columns(self) -> dict[str, str]:
+        """All but the time and the sign of a change: a deletion's are not those of its insertion."""
+        return {name: kind for name, kind in self.columns.items() if name not in (self.timestamp, self.sign)}
+
 
 @dataclass(frozen=True, slots=True)
 class ViewDef:

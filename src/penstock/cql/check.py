@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.cql.plan import (
     Aggregate,
+    Base,
     Distinct,
     Join,
     Plan,
@@ -39,7 +40,7 @@ def only_grows(plan: Plan) -> bool:
     """Whether tuples that are in a relation stay there."""
     if isinstance(plan, Windowed):
         return plan.window.kind is WindowKind.UNBOUNDED
-    if isinstance(plan, Aggregate):
+    if isinstance(plan, Aggregate | Base):
         return False
     return plan.is_stream or all(only_grows(each) for each in plan.inputs)
 

@@ -3,6 +3,9 @@
 i,i,f,c4                 types, the instant's first: i whole, f float, b byte, cN text
 1,7,2.5,abcd             instant, values
 
+i,b,i                    of a relation the second column is the sign
+1,+,7                    + inserts the tuple, - deletes one that equals it, or that has its key
+
 [1]:+:7, 2.5, abcd       at instant 1 this tuple comes into the answer; - for one that leaves it
 """
 
@@ -20,13 +23,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from penstock.cql.catalog import StreamDef
+from penstock.cql.catalog import RelationDef, StreamDef
 from penstock.cql.engine.vector import arrow_type
 from penstock.errors import InvalidInputError
 
 Element = tuple[int, str, tuple[object, ...]]
 """An instant, a sign, and the values of a tuple."""
-INSTANT_COLUMN = "_instant"
+INSTANT_COLUMN, SIGN_COLUMN = "_instant", "_sign"
+SIGNS = {"+": 1, "-": -1}
+"""What a row of a relation's data does: it inserts a tuple, or deletes one."""
 UNIT_US = 1_000_000
 """An instant of a data file of STREAM, and a number as a time: Spark's watermark goes by milliseconds."""
 
@@ -52,39 +57,70 @@ def find_file(folder: Path, name: str, *endings: str) -> Path:
 def tuples_of(stream: StreamDef, folder: Path) -> pa.Table:
     """The tuples of a registered stream's file: `_instant` in microseconds, and the stream's columns.
 
+    Of a relation, `_sign` is behind the instant: 1 for a row that inserts, -1 for one that deletes.
+
     Args:
         stream: With the name of its data, a file of the folder: .csv with a header or .parquet, whose column
-            of TIMESTAMP BY has instants (times, or numbers of seconds); or a data file of STREAM.
+            of TIMESTAMP BY has instants (times, or numbers of seconds), and that of SIGN BY the signs of a
+            relation; or a data file of STREAM.
         folder: Where its data lies.
 
     Raises:
         InvalidInputError: It names none, or the file is not as it should be.
     """
+    relation = isinstance(stream, RelationDef)
+    kind = "relation" if relation else "stream"
     if stream.data is None:
         raise InvalidInputError(
-            f"stream {stream.name} has data",
+            f"{kind} {stream.name} has data",
             "none",
-            f"REGISTER STREAM {stream.name} (...) FROM 'readings.csv'",
+            f"REGISTER {kind.upper()} {stream.name} (...) FROM 'readings.csv'",
         )
     path = find_file(folder, stream.data, ".dat", ".csv", ".parquet")
-    if ".csv" not in path.suffixes and path.suffix != ".parquet":
-        table = read_tuples(path, stream.columns)
-        return table.set_column(0, INSTANT_COLUMN, pc.multiply(table.column(INSTANT_COLUMN), UNIT_US))
-    return _in_time(_read_table(path, stream), stream, path)
+    if ".csv" in path.suffixes or path.suffix == ".parquet":
+        table = _in_time(_read_table(path, stream), stream, path)
+        if not isinstance(stream, RelationDef):
+            return table
+        signs = table.column(stream.sign)
+        table = table.select([INSTANT_COLUMN, *stream.tuple_columns]).add_column(1, SIGN_COLUMN, signs)
+    else:
+        table = read_tuples(path, stream.tuple_columns, relation)
+        table = table.set_column(0, INSTANT_COLUMN, pc.multiply(table.column(INSTANT_COLUMN), UNIT_US))
+    return _with_signs(table, path) if relation else table
+
+
+def _with_signs(table: pa.Table, path: Path) -> pa.Table:
+    """Signs as numbers."""
+    texts = table.column(SIGN_COLUMN)
+    places = pc.index_in(texts, pa.array(list(SIGNS)))
+    if places.null_count:
+        wrong = texts.filter(pc.is_null(places))[0].as_py()
+        raise InvalidInputError(
+            f"every row of {path} says whether it inserts or deletes", repr(wrong), "write + or -"
+        )
+    signs = pa.array(list(SIGNS.values()), pa.int64()).take(places)
+    return table.set_column(1, SIGN_COLUMN, signs)
 
 
 def no_tuples(stream: StreamDef) -> pa.Table:
     """The columns of `tuples_of`, without a row."""
-    columns = [(name, arrow_type(kind)) for name, kind in stream.columns.items()]
-    return pa.schema([(INSTANT_COLUMN, pa.int64()), *columns]).empty_table()
+    columns = [(name, arrow_type(kind)) for name, kind in stream.tuple_columns.items()]
+    signs = [(SIGN_COLUMN, pa.int64())] if isinstance(stream, RelationDef) else []
+    return pa.schema([(INSTANT_COLUMN, pa.int64()), *signs, *columns]).empty_table()
 
 
 def _read_table(path: Path, stream: StreamDef) -> pa.Table:
     if stream.timestamp is None:
         raise InvalidInputError(
-            f"stream {stream.name} says which column of {path.name} has the time",
+            f"{stream.name} says which column of {path.name} has the time",
             "no TIMESTAMP BY",
             "REGISTER STREAM ... FROM '...' TIMESTAMP BY at",
+        )
+    if isinstance(stream, RelationDef) and stream.sign is None:
+        raise InvalidInputError(
+            f"relation {stream.name} says which column of {path.name} has + or -",
+            "no SIGN BY",
+            "REGISTER RELATION ... FROM '...' TIMESTAMP BY at SIGN BY op",
         )
     kinds = {name: arrow_type(kind) for name, kind in stream.columns.items()}
     try:
@@ -96,7 +132,7 @@ def _read_table(path: Path, stream: StreamDef) -> pa.Table:
         return table.select([*kinds]).cast(pa.schema(list(kinds.items())))
     except (pa.ArrowException, KeyError) as error:
         raise InvalidInputError(
-            f"{path} has the columns of stream {stream.name}", str(error).strip("'"), f"{', '.join(kinds)}"
+            f"{path} has the columns of {stream.name}", str(error).strip("'"), f"{', '.join(kinds)}"
         ) from None
 
 
@@ -112,12 +148,13 @@ def _in_time(table: pa.Table, stream: StreamDef, path: Path) -> pa.Table:
     return stamped.take(pc.sort_indices(instants))
 
 
-def read_tuples(path: Path, columns: Mapping[str, str]) -> pa.Table:
+def read_tuples(path: Path, columns: Mapping[str, str], signed: bool = False) -> pa.Table:
     """The tuples of a data file of STREAM: `_instant`, and its other columns by the names of a stream.
 
     Args:
         path: The file; .gz is unpacked.
         columns: Of the stream, with their types.
+        signed: Whether there are signs behind the instants, as a relation's data has them: `_sign`.
 
     Raises:
         InvalidInputError: The file is not as it should be.
@@ -130,14 +167,15 @@ def read_tuples(path: Path, columns: Mapping[str, str]) -> pa.Table:
                 ",".join(types),
                 "for example i,i,f,c4; the instant's is i",
             )
-        if len(types) != len(columns) + 1:
+        head = {INSTANT_COLUMN: pa.int64(), **({SIGN_COLUMN: pa.string()} if signed else {})}
+        if len(types) != len(columns) + len(head):
             raise InvalidInputError(
-                f"{path} has an instant and the stream's {len(columns)} columns",
+                f"{path} has {'an instant, a sign' if signed else 'an instant'} and {len(columns)} columns",
                 f"{len(types)} columns",
-                f"register it with {len(types) - 1}, or name another file",
+                f"register it with {len(types) - len(head)}, or name another file",
             )
-        kinds = [pa.int64(), *(arrow_type(kind) for kind in columns.values())]
-        names = [INSTANT_COLUMN, *columns]
+        kinds = [*head.values(), *(arrow_type(kind) for kind in columns.values())]
+        names = [*head, *columns]
         if len(set(names)) < len(names):
             raise InvalidInputError("a column's name is used once", ", ".join(columns), "rename one")
         try:

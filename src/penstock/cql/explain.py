@@ -12,6 +12,7 @@ from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by, 
 from penstock.cql.plan import (
     Aggregate,
     Aggregation,
+    Base,
     Distinct,
     Filter,
     Join,
@@ -53,7 +54,7 @@ def running_lines(query: Query, catalog: Catalog, mode: str) -> list[str]:
         return [*lines, "  Spark SQL alone, without state"]
     words, leaves = Words(catalog), leaves_of(plan)
     words.learn(plan)
-    native = [leaf for leaf in leaves if not isinstance(leaf, Scan)]
+    native = [leaf for leaf in leaves if not isinstance(leaf, Scan | Base)]
     for leaf in native:
         done = " and ".join(words.of(each) for each in leaf.walk() if not isinstance(each, Scan))
         lines.append(f"  of stream {stream_of(leaf)} in Spark SQL: {done}")
@@ -82,11 +83,12 @@ class Words:
         for each in plan.inputs:
             self.learn(each)
         names = [column.name for column in plan.columns]
-        if isinstance(plan, Scan):
-            stream = self._catalog.get(plan.stream)
-            assert isinstance(stream, StreamDef)
-            made_of = zip(names, stream.columns, strict=True)
-            self._labels |= {name: f"{plan.stream}.{column}" for name, column in made_of}
+        if isinstance(plan, Scan | Base):
+            of = plan.stream if isinstance(plan, Scan) else plan.relation
+            entry = self._catalog.get(of)
+            assert isinstance(entry, StreamDef)
+            made_of = zip(names, entry.tuple_columns, strict=True)
+            self._labels |= {name: f"{of}.{column}" for name, column in made_of}
         elif isinstance(plan, Map):
             self._labels |= {name: self.text(item) for name, item in zip(names, plan.items, strict=True)}
         elif isinstance(plan, Aggregate):
@@ -115,6 +117,9 @@ class Words:
         """An operator in words."""
         if isinstance(plan, Scan):
             return f"stream {plan.stream}"
+        if isinstance(plan, Base):
+            by = f" by {', '.join(self.column(key) for key in plan.keys)}" if plan.keys else ""
+            return f"relation {plan.relation}{by}"
         if isinstance(plan, Windowed):
             return f"window {window_words(plan.window, self.column)}"
         if isinstance(plan, Filter):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.generator import Generator as SqlGenerator
 
-from penstock.cql.nodes import Register, RegisteredColumn, Source, StreamWindow, ToStream
+from penstock.cql.nodes import Register, RegisteredColumn, Source, StreamWindow, ToStream, WholeDiv
 
 
 def _seconds_sql(seconds: Any) -> str:
@@ -42,6 +42,9 @@ def _register_sql(generator: SqlGenerator, register: Register) -> str:
     data, timestamp = register.args.get("data"), register.args.get("timestamp")
     quoted = "" if data is None else " FROM '" + data.replace("'", "''") + "'"
     by = f" TIMESTAMP BY {generator.sql(timestamp)}" if timestamp else ""
+    by += f" SIGN BY {generator.sql(register, 'sign')}" if register.args.get("sign") else ""
+    keys = register.args.get("keys") or ()
+    by += f" KEY BY {', '.join(generator.sql(key) for key in keys)}" if keys else ""
     return f"{head} ({columns}){quoted}{by}"
 
 
@@ -53,6 +56,7 @@ class CqlGenerator(SqlGenerator):
         StreamWindow: _window_sql,
         Source: _source_sql,
         ToStream: lambda self, e: f"{e.args['kind']}({self.sql(e, 'this')})",
+        WholeDiv: lambda self, e: self.binary(e, "/"),
         Register: _register_sql,
         RegisteredColumn: lambda self, e: f"{self.sql(e, 'this')} {e.args['type'].upper()}",
     }

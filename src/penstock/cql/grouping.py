@@ -102,7 +102,7 @@ class Grouping:
     def plan(self, below: Plan) -> Plan:
         """The groups over a plan."""
         columns = tuple(column for _, column in self._inputs)
-        mapped = Map(columns, below, tuple(value for value, _ in self._inputs))
+        mapped = Map(columns, below, tuple(self._typing.settled(value) for value, _ in self._inputs))
         keys = tuple(column.name for column in self._key_columns)
         outer = (*self._key_columns, *(column for _, column in self._aggregates))
         return Aggregate(outer, mapped, keys, tuple(made for made, _ in self._aggregates))

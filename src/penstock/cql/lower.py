@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from penstock.cql.plan import (
     Aggregate,
+    Base,
     Distinct,
     Filter,
     Join,
@@ -54,7 +55,10 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
 
 
 def leaves_of(plan: Plan) -> list[Plan]:
-    """The parts of a plan that are rows of one stream each, dropped or changed one by one."""
+    """The parts of a plan that are rows of one stream each, dropped or changed one by one; and its base
+    relations."""
+    if isinstance(plan, Base):
+        return [plan]
     if plan.is_stream and all(isinstance(each, Scan | Filter | Map) for each in plan.walk()):
         return [plan]
     return [leaf for each in plan.inputs for leaf in leaves_of(each)]
@@ -68,7 +72,7 @@ def stream_of(leaf: Plan) -> str:
 def is_known_at_once(plan: Plan) -> bool:
     """Whether a plan that was lowered is a stream's rows, or one window by time over them: when a tuple comes
     it is known when it goes, so nothing is kept."""
-    if leaves_of(plan) == [plan]:
+    if plan.is_stream and leaves_of(plan) == [plan]:
         return True
     return isinstance(plan, Windowed) and plan.window.by_time and leaves_of(plan) == [plan.input]
 
@@ -88,8 +92,9 @@ def _ways(plan: Plan, leaves: Sequence[Plan]) -> dict[str, Way]:
     """By column of the answer, how its input can be spread by it."""
     names = [column.name for column in plan.columns]
     for i, leaf in enumerate(leaves):
-        if leaf is plan:
-            return {name: frozenset({(i, name)}) for name in names}
+        if leaf is plan:  # a deletion may have nothing but the key
+            known = leaf.keys if isinstance(leaf, Base) and leaf.keys else names
+            return {name: frozenset({(i, name)}) for name in known}
     below = [_ways(each, leaves) for each in plan.inputs]
     if isinstance(plan, Windowed):
         if plan.window.by_time:

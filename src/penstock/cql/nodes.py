@@ -32,7 +32,8 @@ class ToStream(exp.Expression):
 class Register(exp.Expression):
     """`REGISTER STREAM name (columns) [FROM 'data'] [TIMESTAMP BY column]`, or `... name AS query`.
 
-    `kind` is STREAM, RELATION, VIEW or QUERY: one that is run, with a name.
+    `kind` is STREAM, RELATION, VIEW or QUERY: one that is run, with a name. A relation with columns may have
+    `sign`, the column that says what is inserted and deleted, and `keys`.
     """
 
     arg_types = {
@@ -42,6 +43,8 @@ class Register(exp.Expression):
         "query": False,
         "data": False,
         "timestamp": False,
+        "sign": False,
+        "keys": False,
     }
 
 
@@ -49,3 +52,8 @@ class RegisteredColumn(exp.Expression):
     """A column of a registered stream: its name, and its type as penstock names types."""
 
     arg_types = {"this": True, "type": True}
+
+
+class WholeDiv(exp.Expression, exp.Binary):
+    """A division of whole numbers, of which what is behind the point is left out. Nobody writes it: a bound
+    expression has it in place of a `/` whose sides are whole."""

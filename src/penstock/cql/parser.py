@@ -1,6 +1,8 @@
 """The parser of CQL, on sqlglot's.
 
     statement := REGISTER STREAM name ( column type, ... ) [FROM 'data'] [TIMESTAMP BY column]
+               | REGISTER RELATION name ( column type, ... ) [FROM 'data'] [TIMESTAMP BY column]
+                                                             [SIGN BY column] [KEY BY column, ...]
                | REGISTER {STREAM | RELATION | VIEW | QUERY} name AS query
                | query
     query     := term { UNION [ALL] term }
@@ -28,21 +30,8 @@ from sqlglot.tokens import Token, TokenType
 
 from penstock.cql.errors import CqlError, Place
 from penstock.cql.nodes import TO_STREAM, Register, RegisteredColumn, Source, StreamWindow, ToStream
+from penstock.cql.words import CLAUSES, EXAMPLES, LARGEST_S, NOT_ALIASES, UNITS_S, after, is_name
 
-UNITS_S = {
-    **dict.fromkeys(("MICROSECOND", "MICROSECONDS", "US"), Decimal("0.000001")),
-    **dict.fromkeys(("MILLISECOND", "MILLISECONDS", "MS"), Decimal("0.001")),
-    **dict.fromkeys(("SECOND", "SECONDS", "SEC", "SECS", "S"), Decimal(1)),
-    **dict.fromkeys(("MINUTE", "MINUTES", "MIN", "MINS"), Decimal(60)),
-    **dict.fromkeys(("HOUR", "HOURS", "H"), Decimal(3600)),
-    **dict.fromkeys(("DAY", "DAYS", "D"), Decimal(86400)),
-}
-"""Seconds in a unit of time."""
-LARGEST_S = Decimal(10**9)
-"""Longest window, in seconds: thirty years."""
-CLAUSES = ("WHERE", "GROUP", "HAVING", "UNION", "JOIN", "INNER", "ON", "FROM", "SELECT", "AS")
-NOT_ALIASES = frozenset({*CLAUSES, "ORDER", "LIMIT", "LEFT", "RIGHT", "FULL", "OUTER", "CROSS", "TIMESTAMP"})
-"""Words that are not an alias if they follow a source."""
 DEEPEST = 40
 """Levels of parentheses and queries inside each other."""
 
@@ -104,7 +93,7 @@ class CqlParser(SqlParser):
 
     def _cql_name(self, of: str, hint: str) -> exp.Identifier:
         token = self._curr
-        if not token or token.token_type == TokenType.STRING or not _is_name(token):
+        if not token or token.token_type == TokenType.STRING or not is_name(token):
             self._cql_refuse(f"a name is expected {of}", hint)
         self._advance()
         quoted = token.token_type == TokenType.IDENTIFIER
@@ -126,7 +115,7 @@ class CqlParser(SqlParser):
             )
         query = self._cql_query()
         if self._curr:
-            self._cql_refuse("a clause of the query or a ; is expected", _after(self._cql_word()))
+            self._cql_refuse("a clause of the query or a ; is expected", after(self._cql_word()))
         return query
 
     def _cql_register(self) -> exp.Expr:
@@ -141,32 +130,47 @@ class CqlParser(SqlParser):
         if self._cql_take("AS"):
             query = self._cql_query()
             if self._curr:
-                self._cql_refuse("a clause of the query or a ; is expected", _after(self._cql_word()))
+                self._cql_refuse("a clause of the query or a ; is expected", after(self._cql_word()))
             return Register(this=name, kind=kind, query=query)
-        if kind != "STREAM":
+        if kind not in ("STREAM", "RELATION"):
             self._cql_expect("AS", f"after the name of a {kind.lower()}")
         if not self._match(TokenType.L_PAREN):
             self._cql_refuse(
-                "( with columns, or AS with a query, is expected after the name of a stream",
-                "REGISTER STREAM readings (device int, value float)",
+                f"( with columns, or AS with a query, is expected after the name of a {kind.lower()}",
+                f"REGISTER {kind} readings (device int, value float)",
             )
         columns = [self._cql_registered_column()]
         while self._match(TokenType.COMMA):
             columns.append(self._cql_registered_column())
         if not self._match(TokenType.R_PAREN):
             self._cql_refuse("a , or a ) is expected after a column", "(device int, value float)")
-        data = timestamp = None
+        where = self._cql_where_from(kind == "RELATION")
+        return Register(this=name, kind=kind, expressions=columns, **where)
+
+    def _cql_where_from(self, relation: bool) -> dict[str, Any]:
+        """What stands behind the columns of a stream, or of a relation."""
+        found: dict[str, Any] = {}
         if self._cql_take("FROM"):
             if not self._curr or self._curr.token_type != TokenType.STRING:
                 self._cql_refuse("a text in quotes is expected after FROM", "FROM 'S1'")
-            data = self._curr.text
+            found["data"] = self._curr.text
             self._advance()
         if self._cql_take("TIMESTAMP"):
             self._cql_expect("BY", "after TIMESTAMP")
-            timestamp = self._cql_name("after TIMESTAMP BY", "the column with a row's time")
+            found["timestamp"] = self._cql_name("after TIMESTAMP BY", "the column with a row's time")
+        if relation and self._cql_take("SIGN"):
+            self._cql_expect("BY", "after SIGN")
+            found["sign"] = self._cql_name("after SIGN BY", "the column with + or -")
+        if relation and self._cql_take("KEY"):
+            self._cql_expect("BY", "after KEY")
+            found["keys"] = [self._cql_name("after KEY BY", "the column that tells tuples apart")]
+            while self._match(TokenType.COMMA):
+                found["keys"].append(self._cql_name("after KEY BY", "the columns that tell tuples apart"))
         if self._curr:
-            self._cql_refuse("FROM 'data', TIMESTAMP BY column or a ; is expected", "one statement a ;")
-        return Register(this=name, kind=kind, expressions=columns, data=data, timestamp=timestamp)
+            clauses = "FROM 'data', TIMESTAMP BY column"
+            clauses += ", SIGN BY column, KEY BY columns" if relation else ""
+            self._cql_refuse(f"{clauses} or a ; is expected", "one statement a ;, clauses in this order")
+        return found
 
     def _cql_registered_column(self) -> exp.Expr:
         token = self._curr
@@ -269,7 +273,7 @@ class CqlParser(SqlParser):
         window = self._cql_window() if self._match(TokenType.L_BRACKET) else None
         alias = None
         if self._cql_take("AS") or (
-            self._curr and _is_name(self._curr) and self._cql_word() not in NOT_ALIASES
+            self._curr and is_name(self._curr) and self._cql_word() not in NOT_ALIASES
         ):
             alias = self._cql_name("after AS", "FROM readings AS r")
         return self._cql_at(Source(this=this, window=window, alias=alias), token)
@@ -347,7 +351,7 @@ class CqlParser(SqlParser):
     def _cql_item(self) -> exp.Expr:
         item = self._cql_scalar("after SELECT")
         if self._cql_take("AS") or (
-            self._curr and _is_name(self._curr) and self._cql_word() not in NOT_ALIASES
+            self._curr and is_name(self._curr) and self._cql_word() not in NOT_ALIASES
         ):
             token = self._prev
             alias = self._cql_name("after AS", "SELECT avg(value) AS mean")
@@ -369,26 +373,3 @@ class CqlParser(SqlParser):
                 f"{what} is expected {where}", "a column, a number, or a call such as avg(value)", token
             )
         return self._cql_at(made, token)
-
-
-EXAMPLES = {
-    "BY": "GROUP BY device, PARTITION BY device or TIMESTAMP BY at",
-    "AS": "REGISTER VIEW hot AS SELECT ...",
-    "ON": "a JOIN b ON a.k = b.k",
-    "ROWS": "[PARTITION BY device ROWS 1]",
-}
-
-
-def _is_name(token: Token) -> bool:
-    text = token.text
-    return token.token_type == TokenType.IDENTIFIER or (
-        token.token_type not in (TokenType.STRING, TokenType.NUMBER) and text.isidentifier()
-    )
-
-
-def _after(word: str) -> str:
-    if word in ("ORDER", "LIMIT"):
-        return "an answer has no order; the largest ones are TOP5(id, value)"
-    if word == "[":
-        return "a window stands behind a name or a query in FROM"
-    return "clauses are WHERE, GROUP BY, HAVING and UNION, in this order"

@@ -86,6 +86,19 @@ class Scan(Plan):
 
 
 @dataclass(frozen=True, slots=True)
+class Base(Plan):
+    """A registered relation: its columns are those of its tuples, in the same order.
+
+    Attributes:
+        relation: Its name.
+        keys: Columns that tell its tuples apart; none if equal tuples may be there several times.
+    """
+
+    relation: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Windowed(Plan):
     """A stream's relation by a window."""
 

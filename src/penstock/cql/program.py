@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from sqlglot import exp
 
-from penstock.cql.bind import bind, register
+from penstock.cql.bind import bind
 from penstock.cql.catalog import Catalog, StreamDef
 from penstock.cql.datafiles import no_tuples, tuples_of
 from penstock.cql.dialect import parse, to_text
@@ -16,6 +16,7 @@ from penstock.cql.errors import CqlError
 from penstock.cql.expressions import place_of
 from penstock.cql.nodes import Register
 from penstock.cql.plan import Query
+from penstock.cql.registering import register
 from penstock.cql.windowing import streams_read
 
 

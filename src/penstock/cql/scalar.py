@@ -18,6 +18,7 @@ from penstock.cql.dialect import parse_scalar
 from penstock.cql.engine.vector import column_of
 from penstock.cql.errors import CqlError
 from penstock.cql.expressions import columns_of, rewritten
+from penstock.cql.nodes import WholeDiv
 from penstock.cql.types import is_numeric
 from penstock.errors import InvalidInputError
 
@@ -111,11 +112,13 @@ def _in_doubles(node: exp.Expr, schema: pa.Schema) -> exp.Expr:
             return each.copy()  # a copy is not looked into
         if each.arg_key == "decimals":
             return each
+        if isinstance(each, exp.Cast):
+            return exp.cast(exp.cast(_in_doubles(each.this, schema), each.to), "DOUBLE")
         if isinstance(each, exp.Literal) and not each.is_string:
             return exp.Literal(this=repr(float(each.name)), is_string=False)
         named = isinstance(each, exp.Column) and is_numeric(type_name(schema.field(each.name).type))
         if named or _is_whole(each, schema):
-            return exp.Cast(this=each.copy(), to=exp.DataType(this=exp.DataType.Type.DOUBLE))
+            return exp.cast(each.copy(), "DOUBLE")
         return each
 
     return rewritten(node, with_doubles)
@@ -128,7 +131,7 @@ def _is_whole(node: exp.Expr, schema: pa.Schema) -> bool:
         return pa.types.is_integer(kind) and kind != pa.uint64()
     if isinstance(node, exp.Literal):
         return not node.is_string and node.name.isdigit() and int(node.name) < 2**63
-    if isinstance(node, exp.Mod):
+    if isinstance(node, exp.Mod | WholeDiv):
         return _is_whole(node.this, schema) and _is_whole(node.expression, schema)
     if isinstance(node, exp.Paren):
         return _is_whole(node.this, schema)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from penstock.cql.nodes import WholeDiv
 from penstock.errors import InvalidInputError
 from penstock.pipeline.columns import parse_type
 
@@ -83,10 +84,23 @@ class Typing:
         return self._refuse(
             node,
             "an expression has columns, numbers, texts, + - * / %, comparisons, AND, OR, NOT, IN, BETWEEN, "
-            "LIKE, IS NULL, CASE, COALESCE, ABS, ROUND, FLOOR, CEIL, LOWER, UPPER, LENGTH and KEPT",
+            "LIKE, IS NULL, CASE, COALESCE, CAST, ABS, ROUND, FLOOR, CEIL, LOWER, UPPER, LENGTH and KEPT",
             self._words(node),
             "write it with these, or compute it in the stream's source",
         )
+
+    def settled(self, node: exp.Expr) -> exp.Expr:
+        """The expression as it is computed: whole numbers divide as such, and casts name types of plans."""
+
+        def replaced(inner: exp.Expr) -> exp.Expr:
+            # what is inside of a node that is replaced is not looked at again: so it is done first
+            if isinstance(inner, exp.Div) and self.of(inner) == "BIGINT":
+                return WholeDiv(this=self.settled(inner.this), expression=self.settled(inner.expression))
+            if isinstance(inner, exp.Cast):
+                return exp.cast(self.settled(inner.this), self.of(inner), copy=False)
+            return inner
+
+        return node.transform(replaced, copy=True)
 
     # -- one rule for each kind of expression ---------------------------------------------------
 
@@ -114,8 +128,17 @@ class Typing:
         return self._number(node.this)
 
     def _arithmetic(self, node: exp.Expr) -> str:
-        found = wider(self._number(node.this), self._number(node.expression))
-        return "DOUBLE" if isinstance(node, exp.Div) else found
+        return wider(self._number(node.this), self._number(node.expression))
+
+    def _cast(self, node: exp.Expr) -> str:
+        self._number(node.this)
+        wanted = node.args["to"].sql()
+        made = _STREAM_NAMES.get(wanted.lower(), wanted).upper()
+        if made not in ("BIGINT", "DOUBLE"):
+            raise self._refuse(
+                node, "CAST makes a number an int or a float", wanted, "CAST(a AS float), CAST(b AS int)"
+            )
+        return made
 
     def _comparison(self, node: exp.Expr) -> str:
         self._compare(node, node.this, node.expression)
@@ -253,7 +276,8 @@ _RULES: list[tuple[tuple[type, ...], Callable[[Typing, exp.Expr], str]]] = [
     ((exp.Null,), lambda *_: "NULL"),
     ((exp.Paren,), Typing._inside),
     ((exp.Neg,), Typing._negated),
-    ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), Typing._arithmetic),
+    ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, WholeDiv), Typing._arithmetic),
+    ((exp.Cast,), Typing._cast),
     ((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE), Typing._comparison),
     ((exp.And, exp.Or), Typing._connected),
     ((exp.Not,), Typing._not),

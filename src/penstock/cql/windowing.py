@@ -8,7 +8,7 @@ from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.errors import CqlError
 from penstock.cql.explain import window_words
 from penstock.cql.lower import leaves_of, lowered
-from penstock.cql.plan import Plan, Query, Scan, ToStream, Windowed, WindowKind
+from penstock.cql.plan import Base, Plan, Query, Scan, ToStream, Windowed, WindowKind
 
 Mode = Literal["windows", "relation", "rows"]
 """How answers are given: each window's result once, the exact relation as changes, or tuple by tuple."""
@@ -41,6 +41,12 @@ def closing_windows(plan: Plan) -> Plan:
         plan = plan.input
     windows = [each for each in plan.walk() if isinstance(each, Windowed)]
     for each in plan.walk():
+        if isinstance(each, Base):
+            raise CqlError(
+                "a query by windows reads streams: a relation that changes has no window that closes",
+                f"relation {each.relation}",
+                RELATION_HINT,
+            )
         if isinstance(each, ToStream):
             raise CqlError(
                 "a query by windows has windows over registered streams alone",
@@ -78,6 +84,13 @@ def tuple_by_tuple(plan: Plan) -> Plan:
         CqlError: It does more.
     """
     plan = lowered(plan)
+    for each in plan.walk():
+        if isinstance(each, Base):
+            raise CqlError(
+                "a query that gives tuples one by one reads a stream: those of a relation come and leave",
+                f"relation {each.relation}",
+                RELATION_HINT,
+            )
     if isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED:
         plan = plan.input  # a relation that tuples come into and never leave: what comes is the stream
     if leaves_of(plan) != [plan]:
@@ -123,5 +136,10 @@ def check_mode(query: Query, mode: Mode, family: bool = False) -> None:
 
 
 def streams_read(plan: Plan) -> set[str]:
-    """Names of the registered streams that a plan reads."""
-    return {each.stream for each in plan.walk() if isinstance(each, Scan)}
+    """Names of the registered streams and relations that a plan reads."""
+    return {each.stream for each in plan.walk() if isinstance(each, Scan)} | relations_read(plan)
+
+
+def relations_read(plan: Plan) -> set[str]:
+    """Names of the registered relations that a plan reads."""
+    return {each.relation for each in plan.walk() if isinstance(each, Base)}

@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from penstock.cql.catalog import Catalog, StreamDef
+from penstock.cql.catalog import Catalog, RelationDef, StreamDef
 from penstock.cql.errors import CqlError
 from penstock.cql.estimating import estimated
 from penstock.cql.families import Family, families_of
 from penstock.cql.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.windowing import Mode, check_mode, default_mode, tuple_by_tuple
+from penstock.cql.windowing import Mode, check_mode, default_mode, streams_read, tuple_by_tuple
 from penstock.pipeline.columns import parse_type
 from penstock.policies.quality.estimates import WITHOUT_CHANCES
+
+
+class Changing(Protocol):
+    """What makes a stream the changes of a relation."""
+
+    @property
+    def sign(self) -> str: ...
+
+    @property
+    def key(self) -> tuple[str, ...]: ...
 
 
 class Stream(Protocol):
@@ -26,6 +36,9 @@ class Stream(Protocol):
 
     @property
     def event_time(self) -> str | None: ...
+
+    @property
+    def changes(self) -> Changing | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,8 @@ class Continuous:
     family: Family | None = None
 
 
-Streams = tuple[tuple[str, tuple[tuple[str, str], ...], str | None], ...]
+Streams = tuple[tuple[str, tuple[tuple[str, str], ...], str | None, tuple[str, ...] | None], ...]
+"""Name, columns, event time; of changes the column with their signs, and the keys."""
 Views = tuple[tuple[str, str], ...]
 
 
@@ -71,16 +85,24 @@ def catalog_of(streams: Mapping[str, Stream], views: Mapping[str, str]) -> Catal
 
 
 def _known(streams: Mapping[str, Stream]) -> Streams:
+    def changes(stream: Stream) -> tuple[str, ...] | None:
+        return None if stream.changes is None else (stream.changes.sign, *stream.changes.key)
+
     return tuple(
-        (n, tuple(s.columns.items()), s.event_time) for n, s in streams.items() if s.columns is not None
+        (n, tuple(s.columns.items()), s.event_time, changes(s))
+        for n, s in streams.items()
+        if s.columns is not None
     )
 
 
 def _catalog(streams: Streams, views: Views) -> Catalog:
     catalog = Catalog()
-    for name, columns, event_time in streams:
+    for name, columns, event_time, changes in streams:
         types = {column: parse_type(kind)[0] for column, kind in columns}
-        catalog.add(StreamDef(name, types, timestamp=event_time))
+        entry = StreamDef(name, types, timestamp=event_time)
+        if changes is not None:
+            entry = RelationDef(name, types, timestamp=event_time, sign=changes[0], keys=changes[1:])
+        catalog.add(entry)
     for name, text in views:
         add_view(catalog, name, text)
     return catalog
@@ -119,6 +141,15 @@ def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
     found = read_program(text, catalog).queries
     if not found:
         raise CqlError("cql has a query", "none", "SELECT ... FROM a stream")
+    others = {name for each in found for name in streams_read(each.query.plan)} - {
+        each[0] for each in streams
+    }
+    if others:
+        raise CqlError(
+            "a query of a pipeline reads the pipeline's streams",
+            ", ".join(sorted(others)),
+            "declare it under streams; a relation is a stream with `changes`",
+        )
     if len(found) == 1 and found[0].name is None:
         return Continuous(found[0].query)
     queries = {written.name: written.query for written in found if written.name is not None}

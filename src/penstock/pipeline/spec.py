@@ -284,8 +284,9 @@ class PipelineConfig(FlowConfig):
                 name,
                 "sql",
             )
+        self._check_changes(name, query)
         if self.classes[query.cls].sheds_by_key:
-            for stream in read:
+            for stream in self.governed_streams_of(name):
                 if self.streams[stream].key is None:
                     raise refused(
                         f"is required, because query {name} of class {query.cls} is sampled by key",
@@ -296,11 +297,30 @@ class PipelineConfig(FlowConfig):
                         "key",
                     )
 
+    def _check_changes(self, name: str, query: QueryConfig) -> None:
+        """A change that is shed would leave its relation wrong for ever: changes are not governed."""
+        changes = [stream for stream in self.streams_of(name) if self.streams[stream].changes is not None]
+        if changes and not query.is_continuous:
+            raise refused(
+                "must not read a stream of changes: its query is governed, and a change that is shed leaves "
+                "the relation wrong",
+                changes[0],
+                "write the query in CQL, which reads all changes; or leave out streams.*.changes",
+                *("queries", name, query.kind),
+            )
+        if changes and not self.governed_streams_of(name):
+            raise refused(
+                "must read a stream beside relations: it has micro-batches when that has rows",
+                ", ".join(changes),
+                "join it with a stream, or run it over files: penstock cql run",
+                *("queries", name, query.kind),
+            )
+
     def _check_shedders(self) -> None:
         """What a class's shedder looks into must be there, as far as columns are declared here."""
         for name, query in self.queries.items():
             settings = self.classes[query.cls].shedder_config()
-            for stream in self.streams_of(name):
+            for stream in self.governed_streams_of(name):
                 schema, time = self.streams[stream].arrow_schema(), self.streams[stream].event_time
                 if schema is not None:
                     with placing("classes", query.cls, "shedder_settings"):
@@ -322,7 +342,9 @@ class PipelineConfig(FlowConfig):
     def _times_of(self, cls: str) -> set[str | None]:
         """Event times of the streams that a class's queries read."""
         names = [name for name, query in self.queries.items() if query.cls == cls]
-        return {self.streams[stream].event_time for name in names for stream in self.streams_of(name)}
+        return {
+            self.streams[stream].event_time for name in names for stream in self.governed_streams_of(name)
+        }
 
     def _check_log_sink(self, name: str, query: QueryConfig) -> None:
         if not isinstance(query.sink, LogSink):
@@ -347,6 +369,10 @@ class PipelineConfig(FlowConfig):
             read = streams_read(self.continuous(query).query.plan)
             return tuple(name for name in self.streams if name in read)
         return config.streams or streams_in(config.sql or "", self.streams)
+
+    def governed_streams_of(self, query: str) -> tuple[str, ...]:
+        """The same without streams of changes, of which all rows are read."""
+        return tuple(name for name in self.streams_of(query) if self.streams[name].changes is None)
 
     def continuous(self, query: str) -> Continuous:
         """What a query in CQL, or of boxes, means."""

@@ -22,6 +22,15 @@ from penstock.pipeline.sources import (
 from penstock.validation import Part, SecondsOrZero, placing, refused, unknown_name
 
 
+class ChangesConfig(Part):
+    """What makes a stream the changes of a relation, which queries in CQL read."""
+
+    sign: str = Field(description="the column with + in rows that insert a tuple, - in rows that delete one")
+    key: tuple[str, ...] = Field(
+        (), description="columns that tell tuples apart, e.g. [id]; none: all of them"
+    )
+
+
 class StreamConfig(Part):
     """One stream: its columns, its time, and who feeds it."""
 
@@ -34,6 +43,9 @@ class StreamConfig(Part):
     )
     partitions: int = Field(1, ge=1, description="log partitions, 1 or more")
     key: str | None = Field(None, description="column whose rows are shed together")
+    changes: ChangesConfig | None = Field(
+        None, description="{sign: op, key: [id]}: its rows insert and delete the tuples of a relation"
+    )
     fsync: Fsync = Field("never", description="when rows reach the disk: never, interval or always")
     source: Annotated[AnySource, BeforeValidator(kind_only)] = Field(
         LogSource(), description="{kind: replay}, generator, log or files with its settings"
@@ -55,7 +67,32 @@ class StreamConfig(Part):
             raise refused(
                 "needs an event_time", f"{self.lateness_s:g}s", "name a timestamp column", "lateness"
             )
+        if self.changes is not None:
+            self._check_changes(self.changes)
         return self
+
+    def _check_changes(self, changes: ChangesConfig) -> None:
+        """Changes are applied in their order, so what has to do with each other lies in one partition."""
+        columns, at = self.columns, ("changes",)
+        if columns is None:
+            raise refused("needs a schema", "none", "{id: long, op: string, at: timestamp}", *at)
+        for place, name in (("sign", changes.sign), *(("key", key) for key in changes.key)):
+            if name not in columns:
+                raise unknown_name(name, columns, *at, place)
+        if parse_type(columns[changes.sign])[0] != "STRING":
+            got = f"{changes.sign!r}, a {columns[changes.sign]}"
+            raise refused("must be a column of texts, + or -", got, f"{changes.sign}: string", *at, "sign")
+        tuples = [name for name in columns if name not in (changes.sign, self.event_time)]
+        if not tuples or not set(changes.key) <= set(tuples):
+            got = ", ".join(changes.key) or "none"
+            hint = "not the event time, nor the sign of a change"
+            raise refused("must have columns of the relation's tuples", got, hint, *at, "key")
+        if self.lateness_s > 0:
+            hint = "leave it out: a change counts from its time on, or from when it comes"
+            raise refused("is not a key beside changes", f"{self.lateness_s:g}s", hint, "lateness")
+        if self.partitions > 1 and self.key not in (changes.key or tuples):
+            hint = f"key: {(changes.key or tuples)[0]}, so that a tuple's changes stay in order"
+            raise refused("must be a column by which changes find their tuple", repr(self.key), hint, "key")
 
     def _check_columns(self, columns: dict[str, str]) -> None:
         seen: dict[str, str] = {}

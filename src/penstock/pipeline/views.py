@@ -75,6 +75,7 @@ class _Columns:
 
     columns: Mapping[str, str]
     event_time: str | None = None
+    changes: None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def _refusal(query: StreamingQuery) -> dict[str, str] | None:
             "got": trigger,
             "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
         }
-    sources = sources_of(query)
+    sources = [source for source in sources_of(query) if source.governed]
     slots = {(source.query, source.slot) for source in sources if source.slot}
     of_one = len({name for name, _ in slots}) == 1 and len(slots) == len(sources)
     if len(sources) > 1 and not of_one:

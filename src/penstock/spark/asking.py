@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.control.client import ControlClient, ControlSilentError
-from penstock.errors import PenstockError
+from penstock.errors import InvalidInputError, PenstockError
 from penstock.grants.offset import Offset, limited
 from penstock.grants.plan import KEEP_ALL, Plan
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 FIRST_ROWS = 1000
 """Rows that a source gives itself at least: when it never had a grant, or only small ones."""
 PAUSE_S = 0.1
+BESIDE_S = 1.0
+"""Silence after which a source that is governed by nobody goes on without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,25 @@ class Asking:
 
     def _silent_s(self) -> float:
         return 0.0 if self._silent_since_s is None else self._timer() - self._silent_since_s
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Beside:
+    """Asks whether its query has a grant: in that micro-batch a stream of changes is read, and in no other.
+
+    Micro-batches of its own would take the time of others. Where nobody answers, it reads.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._query, self._client = options.beside, ControlClient(options.address, BESIDE_S)
+
+    def granted(self) -> bool:
+        try:
+            return bool(self._client.request({"op": "granted", "query": self._query})["granted"])
+        except (ControlSilentError, InvalidInputError):  # the latter of a control plane that is older
+            return True
 
     def close(self) -> None:
         self._client.close()

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from penstock.cql.datafiles import SIGNS
 from penstock.cql.spark.estimates import estimates_of
 from penstock.cql.spark.feeds import Feed
 from penstock.cql.spark.members import write_members
@@ -226,8 +227,19 @@ def _continuous(
     if answers == "rows" and isinstance(config.queries[name].sink, LogSink):
         kept = ORIGIN
 
+    def changes(stream: str, spec: StreamConfig, sign: str) -> Feed:
+        """All of it, governed by nobody: a change that is shed would leave the relation wrong."""
+        time = spec.event_time or ARRIVAL
+        metadata = [POSITION, *([ARRIVAL] if spec.event_time is None else [])]
+        rows = readers.read_changes(stream, metadata, _starting(spec))
+        signs = " ".join(f"WHEN '{text}' THEN {number}L" for text, number in SIGNS.items())
+        columns = [name for name in spec.columns or () if name not in (sign, spec.event_time)]
+        return Feed(rows, columns, time, POSITION, None, sign=f"CASE `{sign}` {signs} END")
+
     def feed(stream: str) -> Feed:
         spec = config.streams[stream]
+        if spec.changes is not None:
+            return changes(stream, spec, spec.changes.sign)
         time, late_ms = spec.event_time or ARRIVAL, round(spec.lateness_s * 1000)
         if spec.event_time is None and spec.partitions > 1:
             late_ms = PARTITIONS_APART_MS

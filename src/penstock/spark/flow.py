@@ -143,6 +143,19 @@ class Flow:
         self.tokens.add(options.token)
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
 
+    def _read_changes(self, name: str, metadata: Sequence[str], query: str, starting: str) -> DataFrame:
+        options = SourceOptions(
+            stream=str(self._stream(name)),
+            read_from=f"{self.config.read_from or self.config.log}/{name}",
+            query=query,
+            address=self.address,
+            metadata=metadata_columns(metadata),
+            tasks=self.spark.sparkContext.defaultParallelism,
+            starting=starting,
+            beside=f"{query}@{self.driver}",
+        )
+        return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
+
     def _stream(self, name: str) -> Path:
         found = self.config.log / name
         if not (found / "stream.json").exists():
@@ -374,3 +387,11 @@ class QueryReaders:
         self._count += 1
         slot = f"{self._count}:{name}"
         return self._flow._read(name, self.cls, metadata, self.name, slot, starting)
+
+    def read_changes(self, name: str, metadata: Sequence[str] = (), starting: str = "earliest") -> DataFrame:
+        """A stream of changes beside the query's streams: all of its rows come, with the query's grants.
+
+        Nobody governs it: what a change that is shed leaves would be wrong for ever. In the plan it must come
+        after one of the query's streams, for Spark asks its sources in that order.
+        """
+        return self._flow._read_changes(name, metadata, self.name, starting)

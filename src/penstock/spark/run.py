@@ -182,7 +182,7 @@ class _Running:
         wait for. And one that starts at the log's end would miss rows that were there before it looked.
         """
         assert self.flow is not None
-        wanted = {name: len(self.config.streams_of(name)) for name in self.queries}
+        wanted = {name: len(self.config.governed_streams_of(name)) for name in self.queries}
         began_s, late = time.monotonic(), sorted(wanted)
         while time.monotonic() - began_s < READY_TIMEOUT_S:
             self._look_for_failures()

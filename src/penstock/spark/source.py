@@ -51,7 +51,7 @@ from penstock.log.protocol import DRAWN, StreamLog
 from penstock.log.readers import ReaderRegistry
 from penstock.log.writer import key_buckets
 from penstock.policies.quality.sic import STW_S
-from penstock.spark.asking import Asking, Given
+from penstock.spark.asking import Asking, Beside, Given
 from penstock.spark.columns import coalesced, spark_schema, with_metadata
 
 _log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class SourceOptions:
         token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
         driver: Of the flow: which Spark application it is.
         stw_s: The source time window, by which rows have their SIC.
+        beside: The query in whose micro-batches all that is there is read, governed by nobody; or empty.
     """
 
     stream: str
@@ -103,6 +104,12 @@ class SourceOptions:
     token: str = ""
     driver: str = ""
     stw_s: float = STW_S
+    beside: str = ""
+
+    @property
+    def governed(self) -> bool:
+        """Whether it asks for grants."""
+        return bool(self.address) and not self.beside
 
     def to_option(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -244,7 +251,8 @@ class _Planner:
         self.options = options
         self.log: StreamLog = open_stream(options.stream)
         self._stream = str(read_about(Path(options.stream)).get("id", ""))
-        self._asking = Asking(options) if options.address else None
+        self._asking = Asking(options) if options.governed else None
+        self._beside = Beside(options) if options.beside else None
         self._journal: JournalWriter | None = None
         self._until: dict[int, int] | None = None
         self._told_s: float | None = None
@@ -292,7 +300,10 @@ class _Planner:
         self.progress(start)
         if self._until is not None:
             return self._next_available_now(start)
-        given = self._take_all(start) if self._asking is None else self._asking.ask(start, self._ends())
+        if self._asking is not None:
+            given = self._asking.ask(start, self._ends())
+        else:
+            given = self._take_all(start) if self._beside is None or self._beside.granted() else None
         return None if given is None else self._propose(start, given)
 
     def _next_available_now(self, start: Offset) -> Offset | None:
@@ -452,6 +463,8 @@ class _Planner:
     def close(self) -> None:
         if self._asking is not None:
             self._asking.close()
+        if self._beside is not None:
+            self._beside.close()
         if self._journal is not None:
             self._journal.close()
 

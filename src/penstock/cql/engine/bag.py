@@ -88,11 +88,20 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Ints:
 
 def _codes_of(column: pa.ChunkedArray) -> Ints:
     if pa.types.is_list(column.type):  # of TOP: as text, for equality alone
-        column = pa.chunked_array([pa.array([str(value) for value in column.to_pylist()], pa.string())])
+        texts = [
+            None if value is None else str([_zero(each) for each in value]) for value in column.to_pylist()
+        ]
+        column = pa.chunked_array([pa.array(texts, pa.string())])
+    elif pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 is 0.0
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _zero(value: object) -> object:
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def dense(values: Ints) -> Ints:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.cql.check import only_grows
 from penstock.cql.engine.bag import Changes, Ints, concat
+from penstock.cql.engine.base import BaseNode
 from penstock.cql.engine.groups import AggregateNode
 from penstock.cql.engine.operators import (
     FilterNode,
@@ -23,6 +24,7 @@ from penstock.cql.engine.operators import (
 from penstock.cql.engine.vector import arrow_type
 from penstock.cql.plan import (
     Aggregate,
+    Base,
     Distinct,
     Filter,
     Join,
@@ -47,7 +49,8 @@ class Engine:
     Args:
         plan: What to run.
         leaves: The parts of it that are fed: streams, with their tuples and an order among those of an
-            instant, or relations, with their changes.
+            instant, or relations, with their changes; those of base relations are insertions and deletions,
+            with an order, too.
     """
 
     def __init__(self, plan: Plan, leaves: Sequence[Plan]) -> None:
@@ -61,11 +64,12 @@ class Engine:
         return next((i for i, leaf in enumerate(self._leaves) if leaf is plan), None)
 
     def _add(self, plan: Plan) -> None:
-        if self._leaf(plan) is not None:
-            return
-        for each in plan.inputs:
-            self._add(each)
-        self._nodes[id(plan)] = _node(plan)
+        if isinstance(plan, Base):
+            self._nodes[id(plan)] = BaseNode(schema_of(plan), plan.keys)
+        elif self._leaf(plan) is None:
+            for each in plan.inputs:
+                self._add(each)
+            self._nodes[id(plan)] = _node(plan)
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
         """What the answer changes before an instant.
@@ -75,14 +79,16 @@ class Engine:
             until: All that comes before this instant has come.
         """
         due = []
-        for i, new in enumerate(inputs):
+        for i, came in enumerate(inputs):
+            leaf, base = self._leaves[i], self._nodes.get(id(self._leaves[i]))
+            new = base.on_time(came) if isinstance(base, BaseNode) else came
             ready, self._waiting[i] = concat([self._waiting[i], new]).until(until)
-            due.append(_ordered(ready) if self._leaves[i].is_stream else ready)
+            due.append(_ordered(ready) if _has_order(leaf) else ready)
         return self._step(self._plan, due, until)
 
     def _step(self, plan: Plan, due: Sequence[Changes], until: int) -> Changes:
         if (leaf := self._leaf(plan)) is not None:
-            return due[leaf]
+            return self._nodes[id(plan)].step([due[leaf]], until) if isinstance(plan, Base) else due[leaf]
         return self._nodes[id(plan)].step([self._step(each, due, until) for each in plan.inputs], until)
 
     def due(self) -> int | None:
@@ -108,7 +114,12 @@ class Engine:
 
 def _fed(leaf: Plan) -> pa.Schema:
     schema = schema_of(leaf)
-    return schema.append(pa.field(ORDER, pa.int64())) if leaf.is_stream else schema
+    return schema.append(pa.field(ORDER, pa.int64())) if _has_order(leaf) else schema
+
+
+def _has_order(leaf: Plan) -> bool:
+    """Whether it matters which of its tuples of one instant comes first."""
+    return leaf.is_stream or isinstance(leaf, Base)
 
 
 def _ordered(elements: Changes) -> Changes:

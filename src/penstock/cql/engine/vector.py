@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from penstock.cql.nodes import WholeDiv
+
 ARROW_TYPES: dict[str, pa.DataType] = {
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
@@ -22,6 +24,9 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "DATE": pa.date32(),
     "BINARY": pa.binary(),
 }
+
+LARGEST = 2.0**63
+"""Below it a double is a whole number of 64 bits, but for what is behind the point."""
 
 
 def arrow_type(name: str) -> pa.DataType:
@@ -62,8 +67,9 @@ def evaluate(node: exp.Expr, rows: pa.Table) -> Any:
         return pa.scalar(None)
     if isinstance(node, exp.Boolean):
         return pa.scalar(bool(node.this))
-    if isinstance(node, exp.Cast):  # no query has one: numbers as doubles, rounded where they must be
-        return pc.cast(evaluate(node.this, rows), ARROW_TYPES[node.to.this.value], safe=False)
+    if isinstance(node, exp.Cast):
+        made = evaluate(node.this, rows)
+        return _whole(made) if node.to.this.value == "BIGINT" else pc.cast(made, pa.float64(), safe=False)
     if isinstance(node, exp.Case):
         return _case(node, rows)
     return _OPERATIONS[type(node)](*[evaluate(each, rows) for each in node.iter_expressions()])
@@ -89,6 +95,22 @@ def _divide(a: Any, b: Any) -> Any:
     return pc.divide(
         pc.cast(a, pa.float64()), pc.if_else(pc.equal(divisor, 0.0), pa.scalar(None, pa.float64()), divisor)
     )
+
+
+def _divide_whole(a: Any, b: Any) -> Any:
+    """Without what is behind the point; NULL for a zero. In doubles where whole numbers are computed so."""
+    b = pc.if_else(pc.equal(b, 0), pa.scalar(None, b.type), b)
+    made = pc.divide(a, b)
+    return pc.trunc(made) if pa.types.is_floating(made.type) else made
+
+
+def _whole(value: Any) -> Any:
+    """Without what is behind the point; NULL for what no whole number is."""
+    if pa.types.is_integer(value.type):
+        return pc.cast(value, pa.int64())
+    value = pc.cast(value, pa.float64())
+    fits = pc.less(pc.abs(value), LARGEST)  # NaN is less than nothing
+    return pc.cast(pc.if_else(fits, value, pa.scalar(None, pa.float64())), pa.int64(), safe=False)
 
 
 def _modulo(a: Any, b: Any) -> Any:
@@ -133,6 +155,7 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     exp.Sub: pc.subtract,
     exp.Mul: pc.multiply,
     exp.Div: _divide,
+    WholeDiv: _divide_whole,
     exp.Mod: _modulo,
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,

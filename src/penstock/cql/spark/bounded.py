@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.cql.datafiles import INSTANT_COLUMN
+from penstock.cql.datafiles import INSTANT_COLUMN, SIGN_COLUMN
 from penstock.cql.engine.bag import INSTANT
 from penstock.cql.families import Family
 from penstock.cql.plan import Query
@@ -128,7 +128,8 @@ def bounded(
 
     Args:
         spark: The session.
-        tuples: By stream, `_instant` in microseconds and the stream's columns, in the order of instants.
+        tuples: By stream, `_instant` in microseconds and the stream's columns, in the order of instants; of a
+            relation with `_sign`, see `penstock.cql.datafiles`.
         partitions: Of the logs, which get tuples in turn, and of the state.
         batches: Micro-batches that reading them takes at the least.
         until_us: The instant up to which answers are computed; the last one of a tuple by default.
@@ -150,8 +151,9 @@ def bounded(
             if not stream.exists():
                 _write(stream, rows, partitions)
             read = read_ungoverned(spark, stream, per_batch)
-            columns = [f"c{i}" for i in range(table.num_columns - 1)]
-            feeds[name] = Feed(read, columns, "ts", "n", lateness_ms, "heartbeat")
+            columns = [column for column in rows.column_names if column.startswith("c")]
+            sign = SIGN_COLUMN if SIGN_COLUMN in table.column_names else None
+            feeds[name] = Feed(read, columns, "ts", "n", lateness_ms, "heartbeat", sign=sign)
         yield Bounded(spark, folder, feeds, partitions, last_us)
     finally:
         if keep is None:
@@ -178,9 +180,13 @@ def _with_heartbeats(table: pa.Table, end_us: int, beats: int, partitions: int) 
     count, extra = table.num_rows, beats + (-table.num_rows) % partitions
     at = np.concatenate([table.column(INSTANT_COLUMN).to_numpy(), np.full(extra, end_us)]).astype(np.int64)
     heartbeat = np.arange(count + extra) >= count
+    names = [name for name in table.column_names if name not in (INSTANT_COLUMN, SIGN_COLUMN)]
+    called = {f"c{i}": name for i, name in enumerate(names)}
+    if SIGN_COLUMN in table.column_names:
+        called[SIGN_COLUMN] = SIGN_COLUMN
     columns = {
-        f"c{i}": pa.chunked_array([*column.chunks, _filling(column.type, extra)])
-        for i, column in enumerate(table.columns[1:])
+        name: pa.chunked_array([*table.column(own).chunks, _filling(table.column(own).type, extra)])
+        for name, own in called.items()
     }
     stamp = pa.timestamp("us", "UTC")
     times = {"ts": pa.array(at).cast(stamp), "ahead": pa.array(at + AHEAD_US).cast(stamp)}

@@ -16,11 +16,11 @@ import pyarrow as pa
 from penstock.cql.engine.bag import INSTANT, SIGN, Changes
 from penstock.cql.engine.run import ORDER, schema_of
 from penstock.cql.engine.vector import arrow_type
-from penstock.cql.plan import Column, Plan
+from penstock.cql.plan import Base, Column, Plan
 
 LEAF, BUCKET, NULLS = "_leaf", "_bucket", "_nulls"
 """Columns of the rows that go to the engine, beside those of the leaves, `INSTANT`, `ORDER` and `TIME`: which
-leaf, who computes it, and which columns are NULL."""
+leaf, who computes it, and which columns are NULL. Where there are relations, `SIGN` is among them."""
 BITS = 63
 """NULLs that one number tells of."""
 
@@ -95,17 +95,16 @@ def _table(frame: pd.DataFrame, leaf: Plan) -> pa.Table:
             columns.append(pa.array(values.to_numpy(), kind, mask=missing, from_pandas=False))
     order = pa.array(frame[ORDER].to_numpy(), pa.int64())
     instants = pa.array(frame[INSTANT].to_numpy(), pa.int64())
-    names = [*(column.name for column in leaf.columns), ORDER, INSTANT]
-    return pa.table([*columns, order, instants], names=names)
+    names = [*(column.name for column in leaf.columns), ORDER, INSTANT, SIGN]
+    signs = pa.array(frame[SIGN].to_numpy() if isinstance(leaf, Base) else np.ones(len(frame), np.int64))
+    return pa.table([*columns, order, instants, signs], names=names)
 
 
 def _changes(parts: Sequence[pa.Table], leaf: Plan) -> Changes:
     schema = schema_of(leaf).append(pa.field(ORDER, pa.int64()))
     if not parts:
         return Changes.none(schema)
-    table = pa.concat_tables(parts).combine_chunks()
-    at = np.asarray(table.column(INSTANT).to_numpy(), dtype=np.int64)
-    return Changes.of(table.drop_columns([INSTANT]), at, 1)
+    return Changes.from_table(pa.concat_tables(parts).combine_chunks())
 
 
 def sent(changes: Changes) -> pd.DataFrame:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
+from penstock.cql.engine.bag import SIGN
 from penstock.cql.engine.run import ORDER
-from penstock.cql.plan import Filter, Map, Plan, Scan, UnionAll
+from penstock.cql.plan import Base, Filter, Map, Plan, Scan, UnionAll
 from penstock.cql.spark.members import Members, after_watermark
 from penstock.cql.spark.text import TIME
 from penstock.cql.windowing import QUERY
@@ -27,18 +28,22 @@ class Feed:
         columns: Its columns that are the stream's, in the stream's order.
         time: The column with a row's instant, a timestamp.
         order: Spark SQL of a number by which rows of one instant are in order.
-        lateness_ms: How far behind the newest row others may come; what comes later is dropped.
+        lateness_ms: How far behind the newest row others may come; what comes later is dropped. `None` for
+            a relation whose changes are never late, and that no answer waits for.
         heartbeat: A column that is true in rows that only say how late it is; `None` if there are none.
         kept: Other columns of the rows, which stay beside the stream's where tuples are given one by one.
+        sign: Of a relation: Spark SQL of 1 for a row that inserts, -1 for one that deletes; rows for which it
+            is NULL are left out.
     """
 
     rows: DataFrame
     columns: Sequence[str]
     time: str
     order: str = "0L"
-    lateness_ms: int = 0
+    lateness_ms: int | None = 0
     heartbeat: str | None = None
     kept: Sequence[str] = ()
+    sign: str | None = None
 
 
 Feeds = Callable[[str], Feed]
@@ -55,7 +60,7 @@ def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = Tr
         watermarked: Whether what is made of them goes by the watermark.
     """
     if isinstance(leaf, Scan):
-        return _scanned(leaf, feeds(leaf.stream), watermarked)
+        return scanned(leaf, feeds(leaf.stream), watermarked)
     if isinstance(leaf, UnionAll):
         sides = [leaf_rows(each, feeds, members) for each in leaf.inputs]
         kept = [KEPT] if all(KEPT in rows.columns for rows in sides) else []
@@ -69,7 +74,8 @@ def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = Tr
     return members.select(rows, leaf.columns, leaf.items, *kept)
 
 
-def _scanned(leaf: Scan, feed: Feed, watermarked: bool) -> DataFrame:
+def scanned(leaf: Scan | Base, feed: Feed, watermarked: bool = True) -> DataFrame:
+    """The rows of a stream, see `leaf_rows`; of a relation its changes, with their sign as `_d`."""
     # the watermark is of a column of its own: those of the stream stay without
     columns = [
         F.col(f"`{name}`").cast(column.type).alias(column.name)
@@ -77,7 +83,10 @@ def _scanned(leaf: Scan, feed: Feed, watermarked: bool) -> DataFrame:
     ]
     time, order = F.col(f"`{feed.time}`").alias(TIME), F.expr(feed.order).alias(ORDER)
     beats = [] if feed.heartbeat is None else [F.col(feed.heartbeat).alias(BEAT)]
-    rows = feed.rows.select(*columns, time, order, *feed.kept, *beats)
-    if watermarked:
+    signs = [] if feed.sign is None else [F.expr(feed.sign).alias(SIGN)]
+    rows = feed.rows.select(*columns, time, order, *feed.kept, *signs, *beats)
+    if signs:
+        rows = rows.where(f"{SIGN} IS NOT NULL")
+    if watermarked and feed.lateness_ms is not None:
         rows = rows.withWatermark(TIME, f"{feed.lateness_ms} milliseconds")
     return rows.where(after_watermark(f"NOT {BEAT}", TIME)).drop(BEAT) if beats else rows

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from penstock.cql.engine.bag import INSTANT, SIGN
 from penstock.cql.engine.run import ORDER, Engine
 from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by
-from penstock.cql.plan import Column, Plan, Query, Window, Windowed, WindowKind
+from penstock.cql.plan import Base, Column, Plan, Query, Window, Windowed, WindowKind
 from penstock.cql.spark.carry import (
     BUCKET,
     LEAF,
@@ -31,7 +31,7 @@ from penstock.cql.spark.carry import (
     sent,
     unpacked,
 )
-from penstock.cql.spark.feeds import Feeds, leaf_rows
+from penstock.cql.spark.feeds import Feeds, leaf_rows, scanned
 from penstock.cql.spark.members import Members
 from penstock.cql.spark.standing import Standing, longest_us
 from penstock.cql.spark.text import TIME
@@ -39,6 +39,9 @@ from penstock.cql.windowing import SIC
 from penstock.log.protocol import KEPT
 
 STATE = "tables BINARY"
+NEVER_LATE = "TIMESTAMP '2262-01-01 00:00:00'"
+"""The time of changes that nobody waits for, as Spark sees it: they count when they come. Pandas has hardly a
+later one."""
 BUCKETS = 8
 """Parts over which the state is spread, where it can be. One number for all machines: a run that goes on from
 a checkpoint on another one must find the state of a key where it was left."""
@@ -100,20 +103,40 @@ def _in_engine(plan: Plan, feeds: Feeds, buckets: int, ahead_us: int) -> DataFra
     spread = spread_by(plan, leaves)
     every = [column for leaf in leaves for column in leaf.columns]
     width = max(len(leaf.columns) for leaf in leaves)
-    parts = []
+    streams: list[DataFrame] = []
+    relations: list[DataFrame] = []
     for i, leaf in enumerate(leaves):
         by = None if spread is None else spread[i]
-        parts.append(_to_carry(leaf_rows(leaf, feeds, Members()), i, leaf, every, width, by, buckets))
-    if not all(KEPT in part.columns for part in parts):
-        parts = [part.drop(KEPT) for part in parts]
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = rows.unionByName(part)
-    rows = rows.withColumn(INSTANT, F.expr(f"unix_micros({TIME}) - {ahead_us}L"))
+        late = True
+        if isinstance(leaf, Base):
+            feed = feeds(leaf.relation)
+            part, late = scanned(leaf, feed), feed.lateness_ms is not None
+        else:
+            part = leaf_rows(leaf, feeds, Members())
+        part = _to_carry(part, i, leaf, every, width, by, buckets)
+        part = part.withColumn(INSTANT, F.expr(f"unix_micros({TIME}) - {ahead_us}L"))
+        (relations if isinstance(leaf, Base) else streams).append(
+            part if late else part.withColumn(TIME, F.expr(NEVER_LATE))
+        )
+    rows = _united(streams, relations)
     schema = answer_schema(plan) + (f", {KEPT} DOUBLE" if KEPT in rows.columns else "")
     return rows.groupBy(BUCKET).applyInPandasWithState(
         engine_step(plan, leaves, ahead_us, KEPT in rows.columns), schema, STATE, "append", "EventTimeTimeout"
     )
+
+
+def _united(streams: Sequence[DataFrame], relations: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all leaves. Changes of relations have no part in what was admitted: nobody sheds them."""
+    admitted = bool(streams) and all(KEPT in part.columns for part in streams)
+    parts = [part if admitted else part.drop(KEPT) for part in streams]
+    if relations:
+        parts = [part.withColumn(SIGN, F.lit(1).cast("bigint")) for part in parts]
+    nothing = {KEPT: F.lit(None).cast("double")} if admitted else {}
+    parts += [part.withColumns(nothing) if nothing else part for part in relations]
+    rows = parts[0]  # a stream, if there is one: the first of a union says which column has the watermark
+    for part in parts[1:]:
+        rows = rows.unionByName(part)
+    return rows
 
 
 def _to_carry(
@@ -143,7 +166,7 @@ def _to_carry(
         ORDER,
         *nulls,
         *made,
-        *([KEPT] if KEPT in rows.columns else []),
+        *(name for name in (SIGN, KEPT) if name in rows.columns),
     )
 
 
@@ -173,7 +196,8 @@ def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int, kept: bool = 
         given = sent(changed)
         if kept:
             for frame in frames:
-                standing.add(*(frame[name].to_numpy() for name in (LEAF, INSTANT, KEPT)))
+                shed = frame[frame[KEPT].notna()]  # changes of relations have none
+                standing.add(*(shed[name].to_numpy() for name in (LEAF, INSTANT, KEPT)))
             given[KEPT] = standing.sic(changed.at)
             standing.forget(until)
         state.update((packed([*engine.save(), *([standing.save()] if kept else [])]),))

@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from penstock.cql.engine.run import ORDER
 from penstock.cql.expressions import place_of
+from penstock.cql.nodes import WholeDiv
 from penstock.cql.plan import Column
 from penstock.cql.types import KEPT
 
@@ -36,6 +37,11 @@ def _as_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Div):
         floats = [exp.cast(_spark(side), "double") for side in (node.this, node.expression)]
         return exp.Anonymous(this="try_divide", expressions=floats)
+    if isinstance(node, WholeDiv):
+        texts = [_spark(side).sql("spark") for side in (node.this, node.expression)]
+        return exp.Var(this=f"({texts[0]} div nullif({texts[1]}, 0L))")
+    if isinstance(node, exp.Cast):  # NULL for what no whole number is
+        return exp.TryCast(this=_spark(node.this), to=node.to.copy())
     if isinstance(node, exp.Mod):
         sides = [_spark(side) for side in (node.this, node.expression)]
         return exp.Anonymous(this="try_mod", expressions=sides)
