@@ -18,7 +18,7 @@ from penstock.grants.plan import (
     opening_tosses,
     plan_for,
 )
-from penstock.grants.selection import evened
+from penstock.grants.selection import effective_segments, evened
 from penstock.grants.units import NO_UNIT, UnitColumns, drawn_by
 from penstock.sim.sampled_windows import MadeStream, Overload, StreamShape, coverage, sampled, true_sums
 
@@ -141,3 +141,45 @@ def test_intervals_of_95_percent_hold_the_true_value_so_often(shape: StreamShape
     for aggregate, found in coverage(shape, overload, repeats=160, seed=2).items():
         assert found.intervals > 1500, aggregate
         assert 93 <= found.percent <= 97, aggregate
+
+
+def uneven(sampling: Sampling, keep: float, sizes: str, sigma: float = 1.0) -> tuple[StreamShape, Overload]:
+    shape = StreamShape(sizes=sizes, size_sigma=sigma, values="segment", seconds=8.0)
+    return shape, Overload(sampling, keep, keep)
+
+
+UNEVEN = {
+    "segments, sigma 1": uneven("segment", 0.3, "lognormal"),
+    "rows in segments, sigma 2": uneven("auto", 0.2, "lognormal", 2.0),
+    "segments of 1, 10, 100 and 2,000 rows": uneven("segment", 0.3, "decades"),
+}
+
+
+@pytest.mark.parametrize(("shape", "overload"), UNEVEN.values(), ids=UNEVEN)
+def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
+    shape: StreamShape, overload: Overload
+) -> None:
+    streams = 40 if shape.sizes == "decades" else 100
+    for aggregate, found in coverage(shape, overload, 4 * streams, seed=2, streams=streams).items():
+        assert found.intervals > 1000, aggregate
+        assert 93 <= found.percent <= 97, aggregate
+
+
+def test_a_few_segments_with_most_of_the_rows_give_no_interval_whatever_the_others_are() -> None:
+    shape, overload = uneven("segment", 0.3, "lognormal", 2.0)
+    found = coverage(shape, overload, repeats=40, seed=2, streams=20)
+    assert all(tally.intervals <= 0.02 * tally.without for tally in found.values())
+
+
+def test_where_a_few_segments_have_most_rows_more_are_opened_and_their_rows_sampled() -> None:
+    even = np.full(100, 20)
+    large = np.where(np.arange(100) % 50 == 0, 20_000, 20)
+    assert effective_segments(even) == pytest.approx(100)
+    assert effective_segments(large) == pytest.approx(2.2, abs=0.01)
+    assert effective_segments(np.empty(0, np.int64)) == 0.0
+    stream = MadeStream(StreamShape(sizes="lognormal", size_sigma=2.0, seconds=2.0), seed=1)
+    offset = Offset.initial("r", {0: 0})
+    offset = offset.advanced({0: stream.end()}, {}, plan_for(0.2, "auto", 3), Books())
+    plan = evened(stream, offset)
+    assert plan.segment_keep > offset.plan.segment_keep
+    assert plan.keep_probability() == pytest.approx(0.2, rel=1e-6)

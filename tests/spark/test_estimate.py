@@ -37,7 +37,9 @@ def part(
     """Rows of one group; their values are drawn where none is given."""
     values = np.random.default_rng(count).normal(20.0, 5.0, count) if value is None else value
     columns = (np.broadcast_to(np.asarray(c, float), count) for c in (values, weight, within, contrast))
-    return SampledRows(*columns, np.broadcast_to(np.asarray(unit, np.int64), count))
+    units = np.broadcast_to(np.asarray(unit, np.int64), count)
+    expected = np.where(units < 0, 0.0, 1.0 + units % 3)  # as where segments differ in size
+    return SampledRows(*columns, units, expected, 1.5 * expected**2)
 
 
 def sampled() -> tuple[SampledRows, np.ndarray]:
@@ -78,10 +80,13 @@ def frame(spark: SparkSession, rows: SampledRows, group: np.ndarray) -> DataFram
             "within": rows.within,
             "unit": pa.array(rows.unit, mask=rows.unit < 0),
             "contrast": rows.contrast,
+            "expected": rows.expected,
+            "doubt": rows.doubt,
         }
     )
     flat = spark.createDataFrame(made)
-    drawn = F.struct("within", "unit", "contrast", F.lit(True).alias("known")).alias("_drawn")
+    known = F.lit(True).alias("known")
+    drawn = F.struct("within", "unit", "contrast", known, "expected", "doubt").alias("_drawn")
     at = F.timestamp_seconds(F.lit(1_700_000_000)).alias("at")
     position = F.monotonically_increasing_id().alias(POSITION)
     return flat.select("g", "v", "_weight", KEPT, drawn, at, position)
@@ -112,7 +117,7 @@ def test_spark_computes_what_numpy_does(spark: SparkSession) -> None:
         "none: 2 units, fewer than 30",
         "none: 0 units, fewer than 30",
         "40 units",
-        "none of count, avg: the error rests on fewer than 14 differences between units",
+        "none of count, avg: the error rests on fewer than 5 differences between units",
     ]
     assert found[0]["sic"] == 1.0, "nothing was shed"
     assert [column for column in found[0].asDict() if column.startswith("avg")] == [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("v", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 METADATA = ("_sic", "_weight", KEPT, DRAWN)
-EXACT = {"within": 0.0, "unit": None, "contrast": 0.0, "known": True}
+EXACT = {"within": 0.0, "unit": None, "contrast": 0.0, "known": True, "expected": 0.0, "doubt": 0.0}
 ALL = Range(0, 0, 100, 0)
 
 

@@ -28,7 +28,7 @@ class ReadableLog(ReadableStream, Protocol):
 
 FEW_SEGMENTS = 8
 """So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
-and a result would rest on a few moments of the stream."""
+and a result would rest on a few moments of the stream. Counted as `effective_segments` does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,10 +66,10 @@ def evened(log: ReadableStream, offset: Offset) -> Plan:
     if plan.unit in ("key", "chosen") or plan.segment_keep in (0, SCALE):
         return plan
     spans = [grant_span(log, offset, p) for p in offset.end]
-    segments = sum(firsts.size for _, firsts, _ in spans)
+    segments = effective_segments(np.concatenate([inside for _, _, inside in spans]))
     if plan.unit == "row" and segments * plan.segment_keep < FEW_SEGMENTS * SCALE:
         keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
-        opening = min(1.0, FEW_SEGMENTS / max(1, segments))
+        opening = min(1.0, FEW_SEGMENTS / max(1.0, segments))
         plan = replace(plan, segment_keep=round(opening * SCALE), row_keep=round(keep / opening * SCALE))
     rows = sum(int(inside.sum()) for _, _, inside in spans)
     opened_rows = sum(int(inside[opened(plan, p, firsts)].sum()) for p, firsts, inside in spans)
@@ -82,6 +82,13 @@ def evened(log: ReadableStream, offset: Offset) -> Plan:
     if plan.unit == "row" or segments * plan.segment_keep >= FEW_SEGMENTS * SCALE:
         drawn = max(1, round(opened_rows / rows * SCALE))
     return replace(plan, row_keep=row_keep, drawn=drawn)
+
+
+def effective_segments(rows: Counts) -> float:
+    """As many segments of one size would vary as much. If one of 25 segments has nearly all rows, 1 would."""
+    sizes = rows.astype(np.float64)
+    squares = float((sizes**2).sum())
+    return float(sizes.sum()) ** 2 / squares if squares else 0.0
 
 
 def grant_span(log: ReadableStream, offset: Offset, p: int) -> tuple[int, Counts, Counts]:

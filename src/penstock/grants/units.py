@@ -13,7 +13,7 @@ from penstock.grants.offset import Offset
 from penstock.grants.plan import SCALE, bucket_ranks, opened, opening_tosses
 from penstock.grants.selection import Piece, grant_span
 from penstock.log.protocol import ReadableStream
-from penstock.policies.quality.estimates import bucket_contrasts, contrasts
+from penstock.policies.quality.estimates import bucket_contrasts, contrasts, expected_variance
 
 NO_UNIT = -1
 """The unit of rows for which neither a segment nor a bucket was drawn; null in SQL."""
@@ -22,6 +22,8 @@ NO_UNIT = -1
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitColumns:
     """Unit and contrast (`_unit`, `_contrast`) of opened segments, or of buckets.
+
+    `expected` and `doubt` are a unit's equal part of what `expected_variance` says of the grant.
 
     Attributes:
         first: First position of each segment, as its header has it; for buckets their numbers.
@@ -32,6 +34,8 @@ class UnitColumns:
     first: npt.NDArray[np.int64]
     unit: npt.NDArray[np.int64]
     contrast: npt.NDArray[np.float64]
+    expected: float = 1.0
+    doubt: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +71,9 @@ def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
     if plan.unit != "chosen" and plan.segment_keep in (0, SCALE):
         return Drawn(within, {}, known=known)
     partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset))
+    every = np.concatenate([grant_span(log, offset, p)[2] for p in sorted(offset.end)])
+    chance = (plan.drawn if plan.unit == "chosen" else plan.segment_keep) / SCALE
+    expected, doubt = expected_variance(every, chance, paired=plan.drawn > 0)
     if plan.drawn:
         order = np.argsort(tosses, kind="stable")
         unit, contrast = np.empty(first.size, np.int64), np.empty(first.size)
@@ -74,11 +81,18 @@ def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
     else:  # each is a unit by itself: its coin is tossed whatever the others show
         unit = np.arange(first.size)
         contrast = np.full(first.size, np.sqrt(1.0 - plan.segment_keep / SCALE))
+    parts = max(1, np.unique(unit).size)
     unit += _reader_bits(offset.reader) | offset.grant << 20
     return Drawn(
         within,
         {
-            p: UnitColumns(first[partition == p], unit[partition == p], contrast[partition == p])
+            p: UnitColumns(
+                first[partition == p],
+                unit[partition == p],
+                contrast[partition == p],
+                expected / parts,
+                doubt / parts,
+            )
             for p in sorted(offset.end)
         },
         known=known,
@@ -86,7 +100,14 @@ def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
 
 
 DRAWN_TYPE = pa.struct(
-    [("within", pa.float64()), ("unit", pa.int64()), ("contrast", pa.float64()), ("known", pa.bool_())]
+    [
+        ("within", pa.float64()),
+        ("unit", pa.int64()),
+        ("contrast", pa.float64()),
+        ("known", pa.bool_()),
+        ("expected", pa.float64()),
+        ("doubt", pa.float64()),
+    ]
 )
 
 
@@ -103,10 +124,11 @@ def drawn_column(
     """
     count = piece.rows.num_rows
     unit, contrast = np.full(count, NO_UNIT, np.int64), np.zeros(count)
+    of = drawn.segments.get(partition)
     if drawn.buckets is not None and buckets is not None:
-        unit, contrast = drawn.buckets.unit[buckets], drawn.buckets.contrast[buckets]
-    elif partition in drawn.segments:
-        of = drawn.segments[partition]
+        of = drawn.buckets
+        unit, contrast = of.unit[buckets], of.contrast[buckets]
+    elif of is not None:
         at = np.searchsorted(of.first, piece.segment)
         unit[:], contrast[:] = of.unit[at], of.contrast[at]
     known = np.full(count, drawn.known)
@@ -117,6 +139,8 @@ def drawn_column(
         pa.array(unit, mask=unit == NO_UNIT),
         pa.array(contrast),
         pa.array(known),
+        pa.array(np.full(count, 0.0 if of is None else of.expected)),
+        pa.array(np.full(count, 0.0 if of is None else of.doubt)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(DRAWN_TYPE))
 

@@ -27,11 +27,14 @@ class StreamShape:
         rate_per_s: Mean rows a second.
         seconds: How long.
         span_s: Time from one segment to the next.
-        sizes: How rows differ between segments: none, poisson, or bursty (every fifth span has ten times).
+        sizes: How rows differ between segments: none, poisson, bursty (every fifth span has ten times),
+            lognormal, or decades (1, 10, 100 or 2,000 rows, each as often; `rate_per_s` is not looked at).
+        size_sigma: Of the logarithm of lognormal sizes.
         drift: By how much the rate grows from beginning to end, as a factor.
         partitions: Of the log.
         groups: Groups in the query; the first has most rows.
-        values: Of the value: gaussian, exponential, lognormal (sigma 1), heavy (sigma 2), trend (it grows).
+        values: Of the value: gaussian, exponential, lognormal (sigma 1), heavy (sigma 2), trend (it grows),
+            or segment (each segment has a level of its own, spread twice as wide as its rows).
         keys: Different keys.
         key_skew: Exponent of the keys' popularity; 0 for all alike.
         key_buckets: Of the stream.
@@ -43,6 +46,7 @@ class StreamShape:
     seconds: float = 12.0
     span_s: float = 0.02
     sizes: str = "poisson"
+    size_sigma: float = 1.0
     drift: float = 1.0
     partitions: int = 1
     groups: int = 4
@@ -74,7 +78,8 @@ class MadeStream:
         self.bucket = _split(bucket_of_key[key_of], self.arrival_s)
         self.group = _split(_groups(shape, key_of.size, random), self.arrival_s)
         arrival = np.concatenate(self.arrival_s)
-        self.value = _split(_values(shape, arrival, key_of, random), self.arrival_s)
+        segment_of = np.repeat(np.arange(sum(r.size for r in self._rows)), np.concatenate(self._rows))
+        self.value = _split(_values(shape, arrival, key_of, segment_of, random), self.arrival_s)
         event_s = arrival - random.uniform(0, shape.jitter_s, arrival.size)
         self.window = _split(np.maximum(0, event_s // shape.window_s).astype(np.int64), self.arrival_s)
         self.windows = int(max(w.max() for w in self.window)) + 1
@@ -101,6 +106,10 @@ def _sizes(shape: StreamShape, spans: int, random: np.random.Generator) -> Ints:
     level *= mean / level.mean()
     if shape.sizes == "none":
         return np.maximum(1, np.round(level)).astype(np.int64)
+    if shape.sizes == "decades":
+        return random.choice(np.array([1, 10, 100, 2000]), spans)
+    if shape.sizes == "lognormal":  # with the same mean for every sigma
+        level = level * random.lognormal(-(shape.size_sigma**2) / 2, shape.size_sigma, spans)
     if shape.sizes == "bursty":
         level = level * np.where(random.random(spans) < 0.2, 10.0, 1.0) / 2.8
     return random.poisson(level)
@@ -116,8 +125,13 @@ def _groups(shape: StreamShape, rows: int, random: np.random.Generator) -> Ints:
     return random.choice(shape.groups, p=weights / weights.sum(), size=rows)
 
 
-def _values(shape: StreamShape, arrival: FloatArray, key_of: Ints, random: np.random.Generator) -> FloatArray:
+def _values(
+    shape: StreamShape, arrival: FloatArray, key_of: Ints, segment_of: Ints, random: np.random.Generator
+) -> FloatArray:
     """Half of the spread belongs to the key, so that rows of one bucket are alike."""
+    if shape.values == "segment":
+        of_segment = random.normal(0, 20, int(segment_of.max()) + 1)[segment_of]
+        return 50.0 + of_segment + random.normal(0, 10, arrival.size)
     of_key = random.normal(0, 1, shape.keys)[key_of]
     if shape.values == "exponential":
         return random.exponential(50.0, arrival.size)
@@ -193,6 +207,8 @@ def _kept(stream: MadeStream, offset: Offset) -> Iterator[tuple[SampledRows, Int
             np.full(at.size, drawn.within),
             np.zeros(at.size) if columns is None else columns.contrast[slot],
             np.full(at.size, NO_UNIT) if columns is None else columns.unit[slot],
+            np.full(at.size, 0.0 if columns is None else columns.expected),
+            np.full(at.size, 0.0 if columns is None else columns.doubt),
         )
         yield rows, stream.window[p][at] * stream.shape.groups + stream.group[p][at]
 
@@ -202,7 +218,7 @@ def true_sums(stream: MadeStream) -> list[Sums]:
     value = np.concatenate(stream.value)
     group = np.concatenate(stream.window) * stream.shape.groups + np.concatenate(stream.group)
     none, ones = np.zeros(value.size), np.ones(value.size)
-    rows = SampledRows(value, ones, none, none, np.full(value.size, NO_UNIT, np.int64))
+    rows = SampledRows(value, ones, none, none, np.full(value.size, NO_UNIT, np.int64), none, none)
     return sums_by_group(rows, group, stream.windows * stream.shape.groups)
 
 

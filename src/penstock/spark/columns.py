@@ -28,6 +28,8 @@ _TYPES = {
             StructField("unit", LongType(), True),
             StructField("contrast", DoubleType(), True),
             StructField("known", BooleanType(), True),
+            StructField("expected", DoubleType(), True),
+            StructField("doubt", DoubleType(), True),
         ]
     ),
 }

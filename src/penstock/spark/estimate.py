@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
 from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.grants.units import DRAWN_TYPE
 from penstock.log.protocol import DRAWN, KEPT
 from penstock.policies.quality.estimates import AGGREGATES, LEAST_FREEDOM, LEAST_UNITS, Aggregate
 
@@ -78,7 +79,7 @@ def estimate(
         "_v": v,
         "_w": F.col("_weight"),
         "_stands": F.expr(f"1 / {KEPT}") if added else F.lit(None).cast("double"),
-        **{f"_{name}": F.col(f"{DRAWN}.{name}") for name in ("within", "unit", "contrast", "known")},
+        **{f"_{name}": F.col(f"{DRAWN}.{name}") for name in (field.name for field in DRAWN_TYPE)},
     }
     # names of a user's keys may have dots in them, or be those of the sums: by place, not by name
     groups = [f"_key{i}" for i in range(len(names))]
@@ -129,12 +130,15 @@ def _by_unit() -> list[Column]:
     """By group and unit: what is drawn together is summed before it is squared."""
     weight = "IF(_v IS NULL, NULL, _w)"
     side = "IF(_v IS NULL, NULL, _contrast)"
+    apart = f"coalesce({side}, 0) <> 0"
     inner = f"{weight} * _within"
     signed = f"_contrast * {weight}"
     terms = {
         "_n": "count(_v)",
         "_own": f"count_if(_unit IS NULL AND {weight} > 1)",
         "_sides": f"CAST(max({side}) > 0 AS INT) + CAST(min({side}) < 0 AS INT)",
+        "_expects": f"max(IF({apart}, _expected, 0))",
+        "_doubts": f"max(IF({apart}, _doubt, 0))",
         "_w0": f"sum({weight})",
         "_w1": "sum(_w * _v)",
         **{f"_i{k}": f"sum({inner}{' * _v' * k})" for k in range(3)},
@@ -153,7 +157,8 @@ def _by_group() -> list[Column]:
     terms = {
         "_rows": "sum(_n)",
         "_units": "sum(_own) + sum(IF(_unit IS NULL, 0, _sides))",
-        "_contrasts": "count_if(_unit IS NOT NULL AND _sides > 0)",
+        "_expects": "sum(IF(_unit IS NULL, 0, _expects))",
+        "_doubts": "sum(IF(_unit IS NULL, 0, _doubts))",
         # a sum leaves NULL out, and would be too low where some rows have no weight
         **{name: f"IF(bool_and(_weighs), sum({name}), NULL)" for name in ("_w0", "_w1")},
         **{name: f"sum({name})" for name in ("_i0", "_i1", "_i2")},
@@ -194,9 +199,8 @@ def _estimated(
         value, within, between = parts[name]
         found = found.withColumn(f"_{name}_in", F.expr(within)).withColumn(f"_{name}_out", F.expr(between))
         variance = f"(_{name}_in + _{name}_out)"
-        loss = (
-            f"(pow(_{name}_in, 2) / greatest(1, _rows - 1) + pow(_{name}_out, 2) / greatest(1, _contrasts))"
-        )
+        differences = "IF(_doubts > 0, pow(_expects, 2) / _doubts, 1D)"
+        loss = f"(pow(_{name}_in, 2) / greatest(1, _rows - 1) + pow(_{name}_out, 2) / ({differences}))"
         # without any variance there is no limit, as in `estimates.estimate`: units that do not differ
         freedom = f"coalesce(try_divide(pow({variance}, 2), {loss}), CAST('Infinity' AS DOUBLE))"
         found = found.withColumn(f"_{name}_nu", F.expr(freedom))

@@ -30,8 +30,8 @@ AGGREGATES: tuple[Aggregate, ...] = ("count", "sum", "avg")
 
 LEAST_UNITS = 30
 """From fewer no interval is given: the variance itself would rest on too little."""
-LEAST_FREEDOM = 14.0
-"""Degrees of freedom of the variance that 30 segments give, two of which make a contrast; see `_freedom`."""
+LEAST_FREEDOM = 5.0
+"""Degrees of freedom that a variance must have. From 5 on `student_quantile` is right; see `_freedom`."""
 
 _ROUNDING = 1e-13
 """Of the terms of a difference: below it lies what double precision cannot tell."""
@@ -70,7 +70,8 @@ class Sums:
         rows: Kept rows.
         sampled: Of these, rows that a coin was tossed for by themselves: no unit, and a weight above 1.
         units: Segments or buckets that some of the rows lie in, where those were drawn.
-        contrasts: Values of the column unit among the rows.
+        expected: Of the units' `expected`: what the sizes of segments alone let expect of the variance.
+        doubt: Of the units' `doubt`: the square of it over its degrees of freedom.
         weight: Sum of weight.
         weighted: Sum of weight * value.
         within: Of weight * within times 1, value, value^2, over rows.
@@ -82,7 +83,8 @@ class Sums:
     rows: int = 0
     sampled: int = 0
     units: int = 0
-    contrasts: int = 0
+    expected: float = 0.0
+    doubt: float = 0.0
     weight: float = 0.0
     weighted: float = 0.0
     within: Products = field(default_factory=Products)
@@ -105,7 +107,8 @@ class Sums:
             self.rows + other.rows,
             self.sampled + other.sampled,
             self.units + other.units,
-            self.contrasts + other.contrasts,
+            self.expected + other.expected,
+            self.doubt + other.doubt,
             self.weight + other.weight,
             self.weighted + other.weighted,
             self.within.plus(other.within),
@@ -185,8 +188,14 @@ def _no_interval(sums: Sums, units: int, value: float | None) -> str:
 
 
 def _freedom(sums: Sums, within: float, between: float) -> float:
-    """Degrees of freedom of the variance (Satterthwaite 1946); no limit to those of none."""
-    loss = within**2 / max(1, sums.rows - 1) + between**2 / max(1, sums.contrasts)
+    """Degrees of freedom of the variance (Satterthwaite 1946); no limit to those of none.
+
+    Those of the part between units are known before anything is drawn: the sizes of all segments give them,
+    also of those that stay closed (`expected_variance`). To take them from the differences themselves would
+    be wrong: a sample that misses the one large segment looks even, and so would be trusted most.
+    """
+    differences = sums.expected**2 / sums.doubt if sums.doubt > 0 else 1.0
+    loss = within**2 / max(1, sums.rows - 1) + between**2 / differences
     return math.inf if loss == 0 else (within + between) ** 2 / loss
 
 
@@ -220,15 +229,15 @@ def contrasts(
 
     and the rate is a sum over the whole grant. To need no such sum, segments are set against each other at
     random: some with a plus and as many rows with a minus. What is proportional to rows cancels, and the
-    square of the difference is on average the sum of the residuals' squares.
+    square of the difference is on average the sum of the residuals' squares: for any residuals where both
+    sides have as many rows, else for those that grow with a segment's rows, as where its rows are alike.
 
     Args:
         sizes: Rows of each opened segment inside the grant, in random order.
         opened_fraction: Part of the grant's rows that they hold.
 
     Returns:
-        A unit number, from 0, and a contrast for each segment. One that finds no partner has contrast 0 and
-        the others make up for it; a single segment is a unit by itself.
+        A unit number, from 0, and a contrast for each segment. A single segment is a unit by itself.
     """
     count = sizes.size
     unit = np.zeros(count, np.int64)
@@ -237,17 +246,20 @@ def contrasts(
     if count == 1:
         contrast[0] = spread
         return unit, contrast
-    groups, left = _balanced_groups(sizes.tolist())
-    for number, (plus, minus) in enumerate(groups):
+    for number, (plus, minus) in enumerate(_balanced_groups(sizes.tolist())):
         up, down = float(sizes[plus].sum()), float(sizes[minus].sum())
-        scale = math.sqrt((up**2 + down**2) / 2)
+        high, low = float((sizes[plus] ** 2).sum()), float((sizes[minus] ** 2).sum())
+        scale = math.sqrt((down**2 * high + up**2 * low) / (high + low))
         contrast[plus], contrast[minus] = down / scale, -up / scale
         unit[plus + minus] = number
-    return unit, contrast * spread * math.sqrt(count / (count - left)) if count else contrast
+    return unit, contrast * spread
 
 
-def _balanced_groups(sizes: list[int]) -> tuple[list[tuple[list[int], list[int]]], int]:
-    """Segments, in order, on two sides of about equal size; how many were left over."""
+def _balanced_groups(sizes: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Segments, in order, on two sides of about equal size; the last group may be less equal.
+
+    No segment is left out. It would be a large one in most cases, for which the others cannot make up.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     plus: list[int] = []
     minus: list[int] = []
@@ -262,9 +274,32 @@ def _balanced_groups(sizes: list[int]) -> tuple[list[tuple[list[int], list[int]]
         if down and max(up, down) <= _BALANCED * min(up, down):
             groups.append((plus, minus))
             plus, minus, up, down = [], [], 0, 0
-    if not groups and minus:  # two or three of very different sizes: better than nothing
-        return [(plus, minus)], 0
-    return groups, len(plus) + len(minus)
+    if minus:
+        groups.append((plus, minus))
+    elif plus and groups:  # a single one: to the smaller side of the group before
+        sides = sorted(groups.pop(), key=lambda side: sum(sizes[j] for j in side))
+        groups.append((sides[0] + plus, sides[1]))
+    return groups
+
+
+def expected_variance(sizes: npt.NDArray[np.int64], chance: float, paired: bool) -> tuple[float, float]:
+    """The variance that the sizes of a grant's segments let expect, and its square over its freedom.
+
+    If the rows of a segment are alike, a segment adds to the variance by the square of its rows. With
+    `chance` to be opened, all of them together expect (1 - chance) / chance * sum of rows^2, and an estimate
+    of it from the opened ones rests on about chance * (sum of rows^2)^2 / (sum of rows^4) of them: on all of
+    one size, on few where few are large (Satterthwaite). Two that are set against each other count as one.
+
+    Args:
+        sizes: Rows inside the grant of all its segments, opened or not.
+        chance: That a segment is opened.
+        paired: Whether segments are set against each other.
+    """
+    if not 0.0 < chance < 1.0:
+        return 0.0, 0.0
+    odds, rows = (1.0 - chance) / chance, sizes.astype(np.float64)
+    fourth = float((rows**4).sum()) / (chance / 2 if paired else chance)
+    return odds * float((rows**2).sum()), odds**2 * fourth
 
 
 def bucket_contrasts(kept: int, buckets: int) -> tuple[npt.NDArray[np.int64], FloatArray]:
@@ -298,6 +333,8 @@ class SampledRows:
         within: Of the row's grant (`_within`).
         contrast: Of its segment or bucket (`_contrast`); 0 where those were not drawn.
         unit: Segments or buckets that are set against each other (`_unit`); -1 where none were drawn.
+        expected: The unit's part of the grant's expected variance (`expected_variance`).
+        doubt: The unit's part of the square of that over its freedom.
     """
 
     value: FloatArray
@@ -305,6 +342,8 @@ class SampledRows:
     within: FloatArray
     contrast: FloatArray
     unit: npt.NDArray[np.int64]
+    expected: FloatArray
+    doubt: FloatArray
 
 
 def sums_by_group(rows: SampledRows, group: npt.NDArray[np.int64], groups: int) -> list[Sums]:
@@ -326,7 +365,11 @@ def sums_by_group(rows: SampledRows, group: npt.NDArray[np.int64], groups: int) 
 
     kept = by_row(np.ones(group.size))
     sampled = by_row(_number((rows.unit < 0) & (rows.weight > 1)))
-    seen, differences = by_unit(sides * _number(drawn)), by_unit(_number(drawn & (sides > 0)))
+    seen = by_unit(sides * _number(drawn))
+    expected, doubt = (
+        by_unit(_greatest(at, column * _number(rows.contrast != 0), pairs.size) * _number(drawn))
+        for column in (rows.expected, rows.doubt)
+    )
     weight, weighted = by_row(rows.weight), by_row(rows.weight * rows.value)
     within = [by_row(inner * rows.value**power) for power in (0, 1, 2)]
     between = [by_unit(terms) for terms in (ones * ones, ones * values, values * values)]
@@ -335,7 +378,8 @@ def sums_by_group(rows: SampledRows, group: npt.NDArray[np.int64], groups: int) 
             int(kept[g]),
             int(sampled[g]),
             int(seen[g]),
-            int(differences[g]),
+            float(expected[g]),
+            float(doubt[g]),
             float(weight[g]),
             float(weighted[g]),
             Products(*(float(column[g]) for column in within)),
@@ -351,6 +395,13 @@ def _summed(of: npt.NDArray[np.int64], terms: FloatArray, size: int) -> FloatArr
 
 def _number(mask: npt.NDArray[np.bool_]) -> FloatArray:
     return mask.astype(np.float64)
+
+
+def _greatest(at: npt.NDArray[np.int64], terms: FloatArray, size: int) -> FloatArray:
+    """Of each unit: its rows have the same."""
+    greatest = np.zeros(size)
+    np.maximum.at(greatest, at, terms)
+    return greatest
 
 
 def _any(at: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_], size: int) -> FloatArray:
