@@ -166,7 +166,7 @@ def check_left_out(block: Block, where: str) -> None:
 
 
 def check_shell(text: str, folder: Path) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for command in text.splitlines():
         words = command.split()
         if words[0] == "make":
