@@ -71,7 +71,7 @@ def test_wrong_tuples_of_a_case_are_counted_and_shown(
 
 
 def test_a_refused_case_is_a_row_and_the_last_instant_is_compared_apart(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for part in ("queries", "data", "expected"):
         (tmp_path / part).mkdir()
@@ -81,7 +81,6 @@ def test_a_refused_case_is_a_row_and_the_last_instant_is_compared_apart(
         (tmp_path / "queries" / f"{name}.cql").write_text(text)
         if expected is not None:
             (tmp_path / "expected" / name).write_text(expected)
-    monkeypatch.setattr("penstock.spark.session.session", lambda **_: Kept(spark))
     report = tmp_path / "report.json"
     command = ["cql", "conformance", str(tmp_path), "--partitions", "1", "--batches", "2"]
     assert main([*command, "--json", str(report)]) == 1
