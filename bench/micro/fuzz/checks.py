@@ -89,7 +89,7 @@ class Ledger:
 
 
 def check_grant(ledger: Ledger, offset: Offset, rows: pa.Table | None) -> None:
-    """A batch was planned and read: by its books, by what it read before, and by what it leaves in the lane."""
+    """A batch was planned and read: by its books, by what it read before, by what it leaves in the lane."""
     grant, before = offset.grant, ledger.before(offset)
     ids = NONE if rows is None else rows.column("id").to_numpy()
     ledger.last = ids
@@ -248,8 +248,8 @@ def check_lanes(running: Running) -> None:
         there = np.sort(np.concatenate([NONE, *parts]))
         require(
             np.array_equal(every, there),
-            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, {np.unique(every).size} different; "
-            f"its grants have {there.size}",
+            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, "
+            f"{np.unique(every).size} different; its grants have {there.size}",
         )
         _check_pins(ledger, store, undone)
 
