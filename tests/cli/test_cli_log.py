@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -125,6 +126,24 @@ def test_a_log_is_served_until_it_is_told_to_stop(root: Path, tmp_path: Path, st
         assert log.append(pa.record_batch([[5]], schema=SCHEMA)) == 5
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [([], r", token in .*/\.flight-\d+\n"), (["--no-token"], ", to every user of this machine\n")],
+)
+def test_a_server_says_who_may_call_it(root: Path, option: list[str], said: str) -> None:
+    command = ["log", "serve", str(root), *option]
+    code = f"import sys; from penstock.cli import main; sys.exit(main({command!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        line = served.stdout.readline()
+        assert re.fullmatch(rf"serving {root} at grpc://127\.0\.0\.1:\d+{said}", line)
+        with FlightLog(line.split()[3].rstrip(","), "readings") as log:
+            assert log.end() == 3
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(60) == 0
+    assert not list(root.glob(".flight-*"))
+
+
 def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,8 +152,13 @@ def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
     assert main(["log", "serve", str(root), "--token-file", str(tmp_path / "missing")]) == 2
     assert main(["log", "serve", str(root), "--host", "0.0.0.0"]) == 2
     assert main(["log", "serve", str(root), "--fsync", "nevr"]) == 2
-    empty, missing, host, fsync = capsys.readouterr().err.splitlines()
+    (tmp_path / "token").write_text("secret\n")
+    assert main(["log", "serve", str(root), "--no-token", "--token-file", str(tmp_path / "token")]) == 2
+    assert main(["log", "serve", str(root), "--no-token", "--host", "0.0.0.0"]) == 2
+    empty, missing, host, fsync, both, open_host = capsys.readouterr().err.splitlines()
     assert "a token file holds a token" in empty
     assert "No such file" in missing
     assert "a log that other machines reach has a token" in host
     assert "did you mean 'never'" in fsync
+    assert "a log is served with a token or without; got both" in both
+    assert "a log that other machines reach has a token" in open_host

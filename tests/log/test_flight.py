@@ -37,7 +37,7 @@ def values_in(log: FlightLog | EmbeddedLog, partition: int = 0) -> list[int]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FlightServer]:
     EmbeddedLog.create(tmp_path / "readings", SCHEMA, LogConfig(partitions=2, segment_rows=100))
-    with FlightServer(tmp_path) as server:
+    with FlightServer(tmp_path, authenticate=False) as server:  # for clients that are not Penstock's
         yield server
 
 

@@ -109,8 +109,12 @@ def serve_command(
     ),
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that callers must know.")
+        Path | None,
+        typer.Option(help="A file with the token that callers must know; on this machine one is minted."),
     ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let every user of this machine append and read.")
+    ] = False,
     fsync: Annotated[
         str, typer.Option(help="When appends reach the disk: always, interval or never.")
     ] = "never",
@@ -121,11 +125,13 @@ def serve_command(
     token = None if token_file is None else token_file.read_text().strip()
     if token == "":
         raise InvalidInputError("a token file holds a token", f"nothing in {token_file}", "write one into it")
+    if no_token and token is not None:
+        raise InvalidInputError("a log is served with a token or without", "both", "leave one of them out")
     stop = threading.Event()
     before = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server = FlightServer(root, host, port, token, fsync)  # type: ignore[arg-type]
-        print(f"serving {root} at {server.address}", flush=True)
+        server = FlightServer(root, host, port, token, fsync, not no_token)  # type: ignore[arg-type]
+        print(f"serving {root} at {server.address}{_who_may_call(server.token_file, no_token)}", flush=True)
         stop.wait()
         ended = server.close()
         print("stopped", flush=True)
@@ -134,6 +140,12 @@ def serve_command(
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
+
+
+def _who_may_call(token_file: Path | None, no_token: bool) -> str:
+    if no_token:
+        return ", to every user of this machine"
+    return "" if token_file is None else f", token in {token_file}"
 
 
 def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:

@@ -7,7 +7,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,12 @@ from penstock.log.about import check_partition
 from penstock.log.columns import append_schema, check_rows, user_schema
 from penstock.log.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
 from penstock.log.serve import FlightServer
+from penstock.log.tokens import find_token
 from penstock.log.wire import decode_error, decode_headers, encode
 
 __all__ = ["FlightLog", "FlightServer"]
+
+_T = TypeVar("_T")
 
 
 class FlightLog:
@@ -29,7 +33,7 @@ class FlightLog:
     Args:
         address: As the server prints it: `grpc://host:port`.
         stream: The stream's name.
-        token: If the server has one.
+        token: If the server was given one; one that it minted is found.
         timeout_s: Longest time for a call.
         clock: Seconds since the epoch.
     """
@@ -43,8 +47,8 @@ class FlightLog:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.address, self.name, self.clock = address, stream, clock
-        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
-        self._options = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
+        self._timeout_s, self._given = timeout_s, token is not None
+        self._use(token)
         with self._call():
             self._client = fl.FlightClient(address)
         about = json.loads(self._action("about"))
@@ -84,17 +88,20 @@ class FlightLog:
         if key is not None:
             request |= {"writer": key.writer, "batch": key.batch}
         with self._call():
-            descriptor = fl.FlightDescriptor.for_path(self.name)
-            writer, answers = self._client.do_put(descriptor, rows.schema, self._options)
-            with writer:
-                writer.write_with_metadata(rows, encode(**request))
-                writer.done_writing()
-                answer = answers.read()
+            answer = self._authenticated(lambda: self._put(rows, encode(**request)))
         if answer is None:
             raise PenstockError(
                 f"an append is answered; got nothing from {self.address}; hint: see the server"
             )
         return int(json.loads(answer.to_pybytes())["end"])
+
+    def _put(self, rows: pa.RecordBatch, request: bytes) -> pa.Buffer | None:
+        descriptor = fl.FlightDescriptor.for_path(self.name)
+        writer, answers = self._client.do_put(descriptor, rows.schema, self._options)
+        with writer:
+            writer.write_with_metadata(rows, request)
+            writer.done_writing()
+            return answers.read()
 
     def last_batch(self, writer: str, partition: int = 0) -> int:
         """The last batch of a writer that is in the partition; -1 for none."""
@@ -125,9 +132,9 @@ class FlightLog:
     def read(self, segment: Segment) -> pa.RecordBatch:
         """The rows of a segment."""
         request = {"partition": segment.partition, "first_position": segment.first_position}
+        ticket = fl.Ticket(encode(stream=self.name, **request))
         with self._call():
-            reader = self._client.do_get(fl.Ticket(encode(stream=self.name, **request)), self._options)
-            table = reader.read_all()
+            table = self._authenticated(lambda: self._client.do_get(ticket, self._options).read_all())
         return table.combine_chunks().to_batches()[0]
 
     def trim(self, partition: int, before: int) -> NoReturn:
@@ -153,19 +160,37 @@ class FlightLog:
 
     def _action(self, action: str, **request: Any) -> bytes:
         with self._call():
-            body = encode(stream=self.name, **request)
-            (result,) = self._client.do_action(fl.Action(action, body), self._options)
+            asked = fl.Action(action, encode(stream=self.name, **request))
+            (result,) = self._authenticated(lambda: list(self._client.do_action(asked, self._options)))
         return result.body.to_pybytes()
+
+    def _use(self, token: str | None) -> None:
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._options = fl.FlightCallOptions(timeout=self._timeout_s, headers=headers)
+
+    def _authenticated(self, call: Callable[[], _T]) -> _T:
+        """What a call gives; where the server minted a token, now or since the last call, with that one."""
+        try:
+            return call()
+        except fl.FlightUnauthenticatedError as error:
+            where = (getattr(error, "extra_info", b"") or b"").decode(errors="replace")
+            token = find_token(Path(where), self.address) if where and not self._given else None
+            if token is None:
+                raise
+            self._use(token)
+            return call()
 
     @contextmanager
     def _call(self) -> Iterator[None]:
         """Raises the server's own error, or one that says where it failed."""
         try:
             yield
-        except fl.FlightUnauthenticatedError:
-            raise InvalidInputError(
-                "the caller knows the server's token", self.address, "give the token it was started with"
-            ) from None
+        except fl.FlightUnauthenticatedError as error:
+            where = (getattr(error, "extra_info", b"") or b"").decode(errors="replace")
+            hint = (
+                f"give the one in {where}, if it is yours" if where else "give the token it was started with"
+            )
+            raise InvalidInputError("the caller knows the server's token", self.address, hint) from None
         except (fl.FlightError, pa.ArrowException) as error:
             told = decode_error(getattr(error, "extra_info", b"") or b"")
             if told is not None:

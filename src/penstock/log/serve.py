@@ -27,6 +27,7 @@ from penstock.log.embedded import EmbeddedLog
 from penstock.log.open import load_stream
 from penstock.log.paced import PacedLog
 from penstock.log.protocol import ARRIVAL, AppendKey
+from penstock.log.tokens import forget_token, mint_token
 from penstock.log.wire import decode, encode, encode_error, encode_headers
 from penstock.log.writer import Fsync, FsyncPolicy
 
@@ -42,8 +43,10 @@ class FlightServer:
         root: The directory that holds the streams.
         host: Where to listen; beyond this machine only with a token.
         port: 0 takes a free one, see `address`.
-        token: Callers must know it. It is sent in clear text: for networks that you trust.
+        token: Callers must know it. It is sent in clear text: for networks that you trust. On this machine
+            one is minted if none is given, which clients of the same user find by themselves.
         fsync: For appends, see `FsyncPolicy`.
+        authenticate: Whether callers need a token at all; without, every user of this machine may call.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class FlightServer:
         port: int = 0,
         token: str | None = None,
         fsync: Fsync = "never",
+        authenticate: bool = True,
     ) -> None:
         root = Path(root)
         if not root.is_dir():
@@ -63,12 +67,24 @@ class FlightServer:
             )
         FsyncPolicy(fsync)
         self._streams = _Streams(root, fsync)
-        middleware = None if token is None else {"token": _TokenCheck(token)}
+        check = _TokenCheck()
+        middleware = {"token": check} if authenticate or token is not None else None
         try:
             self._server = _Server(f"grpc://{host}:{port}", self._streams, middleware)
         except (pa.ArrowException, OSError) as error:
             raise InvalidInputError("the port is free", f"{host}:{port}", "use another, or 0") from error
         self.address = f"grpc://{host}:{self._server.port}"
+        self.token_file: Path | None = None
+        """Where a minted token lies."""
+        if token is None and authenticate:
+            try:
+                token, self.token_file = mint_token(root, self.address)
+            except BaseException:
+                self._server.shutdown()
+                raise
+        self._token = token
+        if token is not None:
+            check.expect(token, self.token_file)
 
     def close(self, patience_s: float = 5.0) -> bool:
         """Stops listening, waits a while for calls that are under way, and closes the streams.
@@ -81,6 +97,8 @@ class FlightServer:
         stopping.join(patience_s)
         self._streams.closed = True
         self._streams.close()
+        if self.token_file is not None and self._token is not None:
+            forget_token(self.token_file, self._token)
         return not stopping.is_alive()
 
     def __enter__(self) -> FlightServer:
@@ -122,16 +140,22 @@ class _Streams:
 
 
 class _TokenCheck(fl.ServerMiddlewareFactory):
-    """Refuses calls without the token."""
+    """Refuses calls without the token, all of them until it is known; says where a minted one lies."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self._expected: bytes | None = None
+        self._where = b""
+
+    def expect(self, token: str, file: Path | None) -> None:
+        self._where = b"" if file is None else str(file).encode()
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: fl.CallInfo, headers: dict[str, list]) -> None:
         given = next(iter(headers.get("authorization", [])), "")
-        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._expected):
-            raise fl.FlightUnauthenticatedError("the caller knows the token")
+        given = given.encode() if isinstance(given, str) else given
+        if self._expected is None or not hmac.compare_digest(given, self._expected):
+            raise fl.FlightUnauthenticatedError("the caller knows the token", self._where)
 
 
 def _answering(method: Callable) -> Callable:
