@@ -16,7 +16,7 @@ from tests.waits import PATIENCE_S
 
 from penstock.cli import main
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog
+from penstock.log.flight import FlightLog, FlightServer
 from penstock.log.paced import create_paced
 from penstock.log.readers import ReaderRegistry
 from penstock.log.schedule import Schedule
@@ -136,10 +136,12 @@ def test_a_server_says_who_may_call_it(root: Path, option: list[str], said: str)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         line = served.stdout.readline()
-        assert re.fullmatch(rf"serving {root} at grpc://127\.0\.0\.1:\d+{said}", line)
-        with FlightLog(line.split()[3].rstrip(","), "readings") as log:
-            assert log.end() == 3
-        served.send_signal(signal.SIGTERM)
+        try:
+            assert re.fullmatch(rf"serving {root} at grpc://127\.0\.0\.1:\d+{said}", line)
+            with FlightLog(line.split()[3].rstrip(","), "readings") as log:
+                assert log.end() == 3
+        finally:
+            served.send_signal(signal.SIGTERM)
         assert served.wait(60) == 0
     assert not list(root.glob(".flight-*"))
 
@@ -162,3 +164,23 @@ def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
     assert "did you mean 'never'" in fsync
     assert "a log is served with a token or without; got both" in both
     assert "a log that other machines reach has a token" in open_host
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"format": 1}', '{"format": 1, "config": {"x": 1}}', "\udcff"]
+)
+def test_a_stream_that_cannot_be_opened_is_said_and_the_others_are_listed(
+    root: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (root / "broken").mkdir()
+    (root / "broken" / "stream.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert main(["log", "streams", str(root), "--json", "-"]) == 0
+    told = capsys.readouterr()
+    broken, readings = json.loads(told.out)
+    assert (broken["stream"], readings["stream"], readings["rows"]) == ("broken", "readings", 3)
+    assert "hint:" in broken["error"]
+    assert f"broken: {broken['error']}" in told.err
+    with FlightServer(root) as server, FlightLog(server.address, "readings") as log:
+        assert [info.descriptor.path for info in log._client.list_flights(b"", log._options)] == [
+            [b"readings"]
+        ]

@@ -404,3 +404,50 @@ def test_an_append_to_a_stream_that_was_created_with_a_dictionary_is_refused(
     with pytest.raises(InvalidInputError, match="without a dictionary; got word is dictionary"):
         log.append(pa.record_batch([pa.array(["a"]).dictionary_encode()], schema=schema))
     assert log.end() == 0
+
+
+def test_a_writers_name_with_a_nul_is_refused_because_the_index_would_drop_it() -> None:
+    for name in ("w\0", "\0", "a\0b"):
+        with pytest.raises(InvalidInputError, match="a writer's name has no NUL character"):
+            AppendKey(name, 0)
+
+
+def test_a_file_of_another_name_in_a_partition_is_left_alone(log: EmbeddedLog) -> None:
+    for v in range(40):
+        log.append(rows(v))
+    log.close()
+    strays = [log.directory / "p0000" / name for name in ("x.data", "12.data", "-0000000000000000001.data")]
+    for stray in strays:
+        stray.write_text("not the log's")
+    with EmbeddedLog(log.directory) as again:
+        assert again.append(rows(40)) == 41
+        first = again.trim(0, 30)
+        assert values_in(again, start=first) == [float(v) for v in range(first, 41)]
+    assert all(stray.read_text() == "not the log's" for stray in strays)
+
+
+def test_a_table_is_one_append_also_where_one_batch_could_not_hold_it(log: EmbeddedLog) -> None:
+    table = pa.Table.from_batches([rows(0, 1, 2, 3, 4, 5), rows(), rows(6, 7)])
+    assert log.append(table, key=AppendKey("job", 0), arrival_us=np.arange(8) * 1_000_000) == 8
+    assert log.append(table, key=AppendKey("job", 0)) == 8
+    assert values_in(log) == [float(v) for v in range(8)]
+    segments = log.headers(0, 0, 8)
+    assert [(s.first_position, s.rows, s.arrival_min_us) for s in segments] == [
+        (0, 4, 0),
+        (4, 2, 4_000_000),
+        (6, 2, 6_000_000),
+    ]
+
+
+def test_the_last_batch_is_known_without_the_index_where_the_log_appends(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(rows(1), key=AppendKey("job", 7))
+
+    def whole_index(*_: object) -> None:
+        raise AssertionError("the index was read")
+
+    monkeypatch.setattr("penstock.log.embedded.known_batches", whole_index)
+    assert (log.last_batch("job"), log.last_batch("other")) == (7, -1)
+    assert log.append(rows(2), key=AppendKey("other", 3)) == 2
+    assert log.last_batch("other") == 3

@@ -300,3 +300,46 @@ def test_a_producer_that_cannot_be_is_refused(log: EmbeddedLog) -> None:
         Producer(log, linger_s=0)
     with pytest.raises(InvalidInputError, match="partitions 0 to 0; got 1"):
         Producer(log, partition=1)
+
+
+@pytest.mark.parametrize("most", [1, 100, 1000])
+def test_more_than_one_batch_can_hold_is_appended_in_several_steps(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("penstock.log.producer.MOST_BYTES", most)
+    clock = ManualClock(10.0)
+    with Producer(log, linger_s=LONG_S, writer="w", clock=clock) as producer:
+        for value in range(20):
+            producer.send(rows(value, value))
+            clock.advance(1.0)
+        producer.flush()
+        assert (producer.waiting_rows, log.last_batch("w")) == (0, 19)
+        assert log.end() == 40
+    segments = log.headers(0, 0, 40)
+    assert (len(segments) == 20) == (most == 1)
+    arrived = [us for s in segments for us in log.read(s).column("_arrival").to_pylist()]
+    assert arrived == [us for second in range(10, 30) for us in [second * 1_000_000] * 2]
+    assert values_in(log) == [value for value in range(20) for _ in range(2)]
+
+
+def test_steps_that_were_appended_before_an_error_are_not_appended_again(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.producer.MOST_BYTES", 1)
+    real, left = log.append, 3
+
+    def fails_once(*arguments: object) -> int:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise PenstockError("no space left")
+        return real(*arguments)
+
+    monkeypatch.setattr(log, "append", fails_once)
+    with Producer(log, linger_s=LONG_S) as producer:
+        for value in range(5):
+            producer.send(rows(value))
+        with pytest.raises(PenstockError, match="no space left"):
+            producer.flush()
+        assert (producer.waiting_rows, log.end()) == (3, 2)
+    assert values_in(log) == [0, 1, 2, 3, 4]

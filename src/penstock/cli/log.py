@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.errors import InvalidInputError
+from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.open import load_stream
 from penstock.log.readers import ReaderRegistry
 
@@ -38,9 +39,14 @@ def streams_command(
         raise InvalidInputError(
             "a log is a directory of streams", root, "give the directory the streams lie in"
         )
-    found = []
+    found: list[dict[str, object]] = []
     for path in sorted(root.glob("*/stream.json")):
-        log = load_stream(path.parent)
+        try:
+            log = load_stream(path.parent)
+        except PenstockError as error:  # the others are still worth a look
+            print(f"{path.parent.name}: {error}", file=sys.stderr)
+            found.append({"stream": path.parent.name, "error": str(error)})
+            continue
         found.append(
             {
                 "stream": path.parent.name,
@@ -151,7 +157,7 @@ def _who_may_call(token_file: Path | None, no_token: bool) -> str:
 def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:
     table = Table(*columns)
     for row in found:
-        table.add_row(*(str(row[column]) for column in columns))
+        table.add_row(*(str(row.get(column, "?")) for column in columns))
     Console(stderr=json == STDOUT).print(table if found else "none")
     if json is not None:
         write_json(json, found)

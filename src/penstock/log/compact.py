@@ -8,6 +8,7 @@ index: nothing is lost.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,15 @@ from penstock.log.files import replace_bytes, replace_text
 from penstock.log.index import Index, last_batches
 from penstock.log.noted import noted_batches
 
+_DATA_FILE = re.compile(r"[0-9]{20}\.data")
+
 LEAST_RECORDS = 256
 """Fewer dead records than this are not worth three fsyncs."""
+
+
+def data_files(folder: Path) -> list[int]:
+    """First positions of a partition's data files, in order; files of other names are not the log's."""
+    return sorted(int(path.stem) for path in folder.glob("*.data") if _DATA_FILE.fullmatch(path.name))
 
 
 def trimmed_before(folder: Path) -> int:

@@ -31,7 +31,7 @@ from penstock.log.columns import (
     stored_schema,
     user_schema,
 )
-from penstock.log.compact import known_batches, trimmed_before
+from penstock.log.compact import data_files, known_batches, trimmed_before
 from penstock.log.files import locked, replace_text
 from penstock.log.index import Index, to_arrays, to_segment
 from penstock.log.protocol import AppendKey, HeaderArrays, Segment
@@ -116,7 +116,7 @@ class EmbeddedLog:
 
     def append(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | pa.Table,
         partition: int = 0,
         key: AppendKey | None = None,
         arrival_us: np.ndarray | None = None,
@@ -124,7 +124,8 @@ class EmbeddedLog:
         """Appends rows, all or none; returns the partition's end.
 
         Args:
-            rows: With exactly the columns of `append_schema`.
+            rows: With exactly the columns of `append_schema`. A table is for more than fits a batch: two
+                GiB of text or bytes in a column.
             partition: Where to.
             key: A repeat of the writer's batch, or an older one, is a no-op. Without rows the partition only
                 notes that it has the batch.
@@ -153,6 +154,9 @@ class EmbeddedLog:
     def last_batch(self, writer: str, partition: int = 0) -> int:
         """The last batch of a writer that is in the partition; -1 for none."""
         check_partition(self, partition)
+        appending = self._writers.get(partition)
+        if appending is not None and appending.is_here:  # nobody else appends, and the index may be long
+            return appending.batches.get(writer, -1)
         records = self._indexes[partition].records()
         return known_batches(self._folder(partition), records).get(writer, -1)
 
@@ -223,7 +227,7 @@ class EmbeddedLog:
         folder = self._folder(partition)
         with self._lock, locked(folder / "trimming"):
             records = self._indexes[partition].records()
-            files = sorted(int(path.stem) for path in folder.glob("*.data"))
+            files = data_files(folder)
             last = int(records[-1]["file"]) if records.size else 0
             keep_from = max((first for first in files if first <= min(before, last)), default=0)
             first_left = max(keep_from, self.start(partition))

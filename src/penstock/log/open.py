@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import UnknownNameError
+import pyarrow as pa
+
+from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.log.about import read_about
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.paced import PacedLog
@@ -29,11 +31,18 @@ def load_stream(
     verify: bool = True,
 ) -> EmbeddedLog | PacedLog:
     """Opens the stream of a directory anew; the kind is in its stream.json."""
-    kind = read_about(Path(directory)).get("kind", "embedded")
-    if kind == "embedded":
-        return EmbeddedLog(directory, fsync, clock, fsync_interval_s, verify)
-    if kind == "paced":
-        return PacedLog(directory, clock, verify)
+    try:
+        kind = read_about(Path(directory)).get("kind", "embedded")
+        if kind == "embedded":
+            return EmbeddedLog(directory, fsync, clock, fsync_interval_s, verify)
+        if kind == "paced":
+            return PacedLog(directory, clock, verify)
+    except (LookupError, TypeError, ValueError, OSError, pa.ArrowException) as error:
+        raise InvalidInputError(
+            f"stream {Path(directory).name} is as it was created",
+            f"{type(error).__name__}: {error}",
+            "restore its stream.json and other files, or open it with the Penstock that made it",
+        ) from error
     raise UnknownNameError("the kind of a stream", str(kind), ["embedded", "paced"])
 
 

@@ -21,6 +21,9 @@ from penstock.log.writer import key_buckets
 
 _log = logging.getLogger(__name__)
 
+MOST_BYTES = 1 << 30
+"""Sends with more are appended in several steps: a column of text in one batch holds 2 GiB."""
+
 NOTE_EVERY_S = 1.0
 """How often partitions without rows are told of sends; over Flight that is a call for each."""
 
@@ -29,11 +32,26 @@ NOTE_EVERY_S = 1.0
 class _Pending:
     """Rows of one partition that are not in the log yet."""
 
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    arrivals_us: list[np.ndarray] = field(default_factory=list)
+    sends: list[tuple[int, pa.RecordBatch, np.ndarray]] = field(default_factory=list)
+    """Of each its number, its rows and their arrivals."""
     rows: int = 0
     since_s: float = 0.0
-    number: int = -1
+
+    def first(self) -> tuple[int, pa.RecordBatch, np.ndarray, int]:
+        """The sends that fit one batch: the last one's number, rows, arrivals, and how many sends."""
+        count, size = 0, 0
+        for _, rows, _ in self.sends:
+            size += rows.nbytes
+            if count and size > MOST_BYTES:
+                break
+            count += 1
+        numbers, batches, arrivals_us = zip(*self.sends[:count], strict=True)
+        return numbers[-1], pa.concat_batches(batches), np.concatenate(arrivals_us), count
+
+    def done(self, count: int) -> None:
+        """The first sends are in the log."""
+        self.rows -= sum(rows.num_rows for _, rows, _ in self.sends[:count])
+        del self.sends[:count]
 
 
 class Producer:
@@ -172,19 +190,19 @@ class Producer:
 
     def _take(self, partition: int, part: pa.RecordBatch, arrival_us: np.ndarray, number: int) -> None:
         pending = self._pending.setdefault(partition, _Pending(since_s=time.monotonic()))
-        pending.batches.append(part)
-        pending.arrivals_us.append(arrival_us)
+        pending.sends.append((number, part, arrival_us))
         pending.rows += part.num_rows
-        pending.number = number
 
     def _append(self, partitions: list[int]) -> None:
         for p in partitions:
             pending = self._pending[p]
-            rows = pa.Table.from_batches(pending.batches).combine_chunks().to_batches()[0]
-            key = None if self.writer is None else AppendKey(self.writer, pending.number)
-            self.log.append(rows, p, key, np.concatenate(pending.arrivals_us))
+            while pending.sends:
+                number, rows, arrival_us, count = pending.first()
+                key = None if self.writer is None else AppendKey(self.writer, number)
+                self.log.append(rows, p, key, arrival_us)
+                pending.done(count)
+                self._noted[p] = number
             del self._pending[p]
-            self._noted[p] = pending.number
             self._turn = (p + 1) % len(self._targets)
         if time.monotonic() - self._noted_s >= NOTE_EVERY_S:
             self._note()

@@ -59,6 +59,10 @@ class AppendKey:
                 repr(self.writer),
                 "use a short name or a hash",
             )
+        if "\0" in self.writer:
+            raise InvalidInputError(  # the index pads names with it
+                "a writer's name has no NUL character", repr(self.writer), "leave it out"
+            )
         if self.batch < 0:
             raise InvalidInputError("a batch number is 0 or more", self.batch, "count batches from 0")
 

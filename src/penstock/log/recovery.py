@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.log.compact import trimmed_before
+from penstock.log.compact import data_files, trimmed_before
 from penstock.log.index import Index, is_whole
 
 _log = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ def recover(folder: Path, index: Index) -> int:
         last_file, keep = int(last["file"]), int(last["offset"] + last["length"])
     if cut:
         os.truncate(index.path, size)
-    for path in sorted(folder.glob("*.data")):
-        first = int(path.stem)
+    for first in data_files(folder):
         if first < last_file:
             continue
+        path = folder / f"{first:020d}.data"
         keep_bytes = keep if first == last_file else 0
         surplus = path.stat().st_size - keep_bytes
         if surplus > 0:

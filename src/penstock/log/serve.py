@@ -190,7 +190,14 @@ class _Server(fl.FlightServerBase):
 
     @_answering
     def list_flights(self, criteria: bytes) -> Iterator[fl.FlightInfo]:
-        return iter([_info(self.streams.get(name)) for name in self.streams.names()])
+        found = []
+        for name in self.streams.names():
+            try:
+                found.append(_info(self.streams.get(name)))
+            except PenstockError as error:  # the others are there
+                self.streams.check_open()
+                _log.warning("%s is not listed: %s", name, error)
+        return iter(found)
 
     @_answering
     def get_flight_info(self, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:

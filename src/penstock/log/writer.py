@@ -128,7 +128,7 @@ class Writer:
 
     def append(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | pa.Table,
         key: AppendKey | None,
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
@@ -140,7 +140,7 @@ class Writer:
 
     def _append(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | pa.Table,
         key: AppendKey | None,
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
@@ -176,9 +176,14 @@ class Writer:
             "hint: nothing was appended, free some space and try again"
         )
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this process took the lock, and not the one that it was forked from."""
+        return os.getpid() == self._process
+
     def check_process(self) -> None:
         """Refuses a process that was forked from the one that took the lock: two would write one file."""
-        if os.getpid() != self._process:
+        if not self.is_here:
             raise InvalidInputError(
                 "a partition has one writer",
                 f"{self.stream}, {self.folder.name} is held by process {self._process}, from which this one "
@@ -214,7 +219,9 @@ class Writer:
             _warned.add(about)
             _log.warning(f"%s: {warning}", self.stream, lead_us)
 
-    def _write_or_undo(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
+    def _write_or_undo(
+        self, stored: pa.RecordBatch | pa.Table, stamps: np.ndarray, key: AppendKey | None
+    ) -> None:
         if self._data.tell() >= self.config.file_bytes:
             self._roll()
         sizes = self._data.tell(), self._index.tell()
@@ -224,15 +231,15 @@ class Writer:
             self._undo(*sizes)
             raise
 
-    def _write(self, stored: pa.RecordBatch, stamps: np.ndarray, key: AppendKey | None) -> None:
-        step, starts = self.config.segment_rows, range(0, stored.num_rows, self.config.segment_rows)
+    def _write(self, stored: pa.RecordBatch | pa.Table, stamps: np.ndarray, key: AppendKey | None) -> None:
+        parts, first = _segments(stored, self.config.segment_rows), 0
         buckets = self.config.key_buckets if self.config.key else 0
-        records = np.zeros(len(starts), record_type(buckets))
-        for record, first in zip(records, starts, strict=True):
-            part = stored.slice(first, step)
+        records = np.zeros(len(parts), record_type(buckets))
+        for record, part in zip(records, parts, strict=True):
             data = part.serialize().to_pybytes()
-            arrived = stamps[first : first + step]
+            arrived = stamps[first : first + part.num_rows]
             record["first_position"], record["rows"] = self.end + first, part.num_rows
+            first += part.num_rows
             record["arrival_min_us"], record["arrival_max_us"] = arrived[0], arrived[-1]
             record["arrival_mean_us"] = arrived[0] + (arrived - arrived[0]).mean()
             record["file"], record["offset"], record["length"] = self.file, self._data.tell(), len(data)
@@ -305,7 +312,7 @@ class Writer:
 
     def close(self) -> None:
         """Syncs if the policy asks for it and gives the lock back."""
-        if os.getpid() != self._process:
+        if not self.is_here:
             return  # see forked
         with self._busy:
             if self._timer is not None:
@@ -356,6 +363,13 @@ def _flush(file: IO[bytes], sync: bool) -> None:
     file.flush()
     if sync:
         os.fsync(file.fileno())
+
+
+def _segments(rows: pa.RecordBatch | pa.Table, most: int) -> list[pa.RecordBatch]:
+    """Rows cut into segments; of a table also where one array cannot hold them."""
+    if isinstance(rows, pa.Table):
+        return [part for part in rows.to_batches(max_chunksize=most) if part.num_rows]
+    return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
 
 
 _SHORT_KEY = 12

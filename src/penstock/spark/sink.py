@@ -93,7 +93,7 @@ class LogStreamSink:
             rows, arrival_us = _by_arrival(rows)
         whole = rows.select(self.log.append_schema.names).cast(self.log.append_schema).combine_chunks()
         key = AppendKey(query, batch_id)
-        self.log.append(whole.to_batches()[0], batch_id % self.log.partitions, key, arrival_us)
+        self.log.append(whole, batch_id % self.log.partitions, key, arrival_us)
 
     def close(self) -> None:
         """Gives the locks back; do it when the query has stopped."""
