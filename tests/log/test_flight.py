@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from tests.waits import PATIENCE_S
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
@@ -227,7 +228,7 @@ def test_a_line_that_breaks_in_the_middle_leaves_whole_batches_only(
     client = fl.FlightClient(address)
 
     def send_much() -> None:
-        options = fl.FlightCallOptions(timeout=20)
+        options = fl.FlightCallOptions(timeout=PATIENCE_S)
         writer, _ = client.do_put(fl.FlightDescriptor.for_path("readings"), SCHEMA, options)
         with writer:
             for i in range(50):
@@ -281,7 +282,7 @@ def test_errors_of_the_server_are_raised_as_they_are(
 def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
     EmbeddedLog.create(tmp_path / "readings", SCHEMA)
     server = FlightServer(tmp_path)
-    log = FlightLog(server.address, "readings", timeout_s=5.0)
+    log = FlightLog(server.address, "readings", timeout_s=PATIENCE_S)
     log.append(rows(1))
     assert server.close()
     with pytest.raises(PenstockError, match=r"the log server answers; got .*is penstock log serve running"):

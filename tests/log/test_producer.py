@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.waits import PATIENCE_S
 
 from penstock.errors import InvalidInputError, PenstockError
 from penstock.log.embedded import EmbeddedLog
@@ -90,7 +91,7 @@ def test_rows_that_linger_are_appended_in_the_background(log: EmbeddedLog) -> No
         for value in range(3):
             watched.tried.clear()
             producer.send(rows(value))
-            assert watched.tried.wait(30)
+            assert watched.tried.wait(PATIENCE_S)
     assert values_in(log) == [0, 1, 2]
 
 
@@ -119,7 +120,7 @@ def test_an_error_of_the_background_is_raised_at_the_next_call_and_nothing_is_lo
     broken = Broken(log)
     producer = Producer(broken, linger_s=0.001)
     producer.send(rows(1))
-    assert broken.tried.wait(30)
+    assert broken.tried.wait(PATIENCE_S)
     with pytest.raises(PenstockError, match="no space left"):
         producer.flush()
     with pytest.raises(PenstockError, match="no space left"):
