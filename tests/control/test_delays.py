@@ -73,6 +73,16 @@ def test_a_ledger_has_the_percentiles_to_two_percent_however_it_was_filled(
         assert getattr(kept, name) == pytest.approx(getattr(exact, name), rel=0.021)
 
 
+@pytest.mark.parametrize("days", [0.5, 3.0, 300.0, 4000.0])
+def test_the_percentiles_of_a_catch_up_are_as_long_as_its_delays(days: float) -> None:
+    ledger = DelayLedger()
+    ledger.add(np.full(10, days * 86400), np.ones(10))
+    ledger.add(np.array([0.5]), np.array([30.0]))
+    kept = ledger.stats()
+    assert kept.p50_s == pytest.approx(0.5, rel=0.021)
+    assert (kept.p95_s, kept.p99_s) == pytest.approx((days * 86400, days * 86400), rel=0.021)
+
+
 def test_a_ledger_takes_no_delay_below_its_first_bin_and_none_beyond_its_last_for_an_error() -> None:
     ledger = DelayLedger()
     assert ledger.stats() == DelayStats()

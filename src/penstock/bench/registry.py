@@ -6,13 +6,13 @@ import fnmatch
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.bench.report import EXPECTED_FILE, ExpectedRow, read_expected
+from penstock.bench.report import EXPECTED_FILE, ExpectedRow, PaperFigures, read_expected
 from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -34,6 +34,22 @@ class Bench:
     title: str
     function: BenchFunction
     expected: tuple[ExpectedRow, ...]
+    of_paper: bool = False
+
+    @property
+    def figures(self) -> PaperFigures:
+        """How the paper's figures are held; a bench that is not of a paper has none."""
+        return PaperFigures.of(self.expected if self.of_paper else ())
+
+
+def figures_by_folder(benches: Iterable[Bench]) -> dict[str, PaperFigures]:
+    """How the figures of each paper are held; `all` has those of all of them."""
+    rows: dict[str, list[ExpectedRow]] = {}
+    for found in benches:
+        if found.of_paper:
+            rows.setdefault(found.id.partition("/")[0], []).extend(found.expected)
+    counted = {folder: PaperFigures.of(of_folder) for folder, of_folder in rows.items()}
+    return {**counted, "all": PaperFigures.of(row for of_folder in rows.values() for row in of_folder)}
 
 
 def bench(name: str, title: str) -> Callable[[BenchFunction], BenchFunction]:
@@ -116,7 +132,13 @@ def _load_folder(folder: Path) -> dict[str, Bench]:
         functions[name] = (title, function)
     expected = read_expected(folder / EXPECTED_FILE, folder.name, list(functions))
     return {
-        f"{folder.name}/{name}": Bench(f"{folder.name}/{name}", title, function, expected.get(name, ()))
+        f"{folder.name}/{name}": Bench(
+            f"{folder.name}/{name}",
+            title,
+            function,
+            expected.get(name, ()),
+            of_paper=folder.parent.name == "papers",
+        )
         for name, (title, function) in functions.items()
     }
 

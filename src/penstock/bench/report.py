@@ -19,9 +19,10 @@ import csv
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -129,6 +130,30 @@ class ExpectedRow:
             "at_most": "at most {:g}",
         }
         return "none" if limit is None else formats[self.kind].format(limit)
+
+
+class PaperFigures(NamedTuple):
+    """How the figures of a paper are held.
+
+    Attributes:
+        within: Ours must be near the paper's: within a factor, points or percent of it.
+        bounded: Ours must lie on one side of a bound of our own, which may be far from the paper's.
+        printed: Ours stands beside the paper's, and can be anything.
+    """
+
+    within: int = 0
+    bounded: int = 0
+    printed: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[ExpectedRow]) -> PaperFigures:
+        kinds = [row.kind for row in rows if row.paper is not None]
+        printed, bounded = kinds.count("info"), sum(kind in BOUNDS for kind in kinds)
+        return cls(len(kinds) - bounded - printed, bounded, printed)
+
+    @property
+    def total(self) -> int:
+        return sum(self)
 
 
 def read_expected(path: Path, folder: str, benches: Sequence[str]) -> dict[str, tuple[ExpectedRow, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from penstock.bench.registry import Bench, load_benches, select
-from penstock.bench.report import BenchReport
+from penstock.bench.registry import Bench, figures_by_folder, load_benches, select
+from penstock.bench.report import BenchReport, PaperFigures
 from penstock.bench.runner import BenchRun, run_bench
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.errors import InvalidInputError
@@ -26,21 +26,38 @@ bench_app = typer.Typer(
 JsonOption = Annotated[str | None, typer.Option(help="Write the result as JSON; - for standard output.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")]
 
+_HELD = {"within": "within a tolerance", "bounded": "by a bound of ours", "printed": "printed beside ours"}
 _UNWRAPPED_COLUMNS = 140
 """Width of tables that go into a file or a pipe, where the terminal's is not known."""
 
 
 @bench_app.command("list")
 def list_command(json: JsonOption = None, force: ForceOption = False) -> None:
-    """List the benches with their ids."""
+    """List the benches with their ids, and how the papers' figures are held."""
     claim_output(json, force)
     benches = load_benches().values()
     table = Table("id", "title")
     for bench in benches:
         table.add_row(bench.id, escape(bench.title))
-    _console(json).print(table)
+    console = _console(json)
+    console.print(table)
+    console.print(_figures_table(figures_by_folder(benches)))
     if json is not None:
-        write_json(json, [{"id": bench.id, "title": bench.title} for bench in benches])
+        write_json(
+            json,
+            [
+                {"id": bench.id, "title": bench.title, "paper_figures": bench.figures._asdict()}
+                for bench in benches
+            ],
+        )
+
+
+def _figures_table(figures: Mapping[str, PaperFigures]) -> Table:
+    """What a pass of the benches says about the papers' figures, and what it does not."""
+    table = Table("paper", "figures", *_HELD.values(), title="how the papers' figures are held")
+    for folder, held in figures.items():
+        table.add_row(folder, str(held.total), *(str(getattr(held, name)) for name in _HELD))
+    return table
 
 
 @bench_app.command("run")

@@ -9,8 +9,8 @@ import numpy as np
 from penstock.control.backlog import Stretch
 from penstock.model import DelayStats, FloatArray
 
-_LOWEST_S, _RATIO, _BINS = 1e-3, 1.02, 800
-"""Bins of a ledger: 2 % wide, from a millisecond to two hours."""
+_LOWEST_S, _RATIO, _BINS = 1e-3, 1.02, 1250
+"""Bins of a ledger: 2 % wide, from a millisecond to a year and a half; the last one has no upper end."""
 
 
 def arrivals(stretch: Stretch, first: int, end: int) -> tuple[FloatArray, FloatArray]:
@@ -63,8 +63,11 @@ class DelayLedger:
         if total <= 0:
             return DelayStats()
         upto = np.cumsum(self._rows)
-        p50, p95, p99 = (
-            min(_LOWEST_S * _RATIO ** int(np.searchsorted(upto, q * total)), self._max_s)
-            for q in (0.50, 0.95, 0.99)
-        )
+        p50, p95, p99 = (self._upper_s(int(np.searchsorted(upto, q * total))) for q in (0.50, 0.95, 0.99))
         return DelayStats(round(total), self._sum_s / total, p50, p95, p99, self._max_s)
+
+    def _upper_s(self, bin_number: int) -> float:
+        """Where a bin ends; the longest delay of all in the last one."""
+        if bin_number >= _BINS - 1:
+            return self._max_s
+        return min(float(_LOWEST_S * _RATIO**bin_number), self._max_s)

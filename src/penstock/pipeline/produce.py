@@ -7,7 +7,6 @@ ends when its standard input does, so that it never outlives the driver. Imports
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import threading
@@ -26,9 +25,8 @@ from penstock.errors import PenstockError
 from penstock.log.columns import with_event_time
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.generate import MakeRows
-from penstock.log.protocol import AppendKey
 from penstock.pipeline.due import Due, due_times
-from penstock.pipeline.files import files_of, read_rows
+from penstock.pipeline.intake import LOOK_EVERY_S, Intake
 from penstock.pipeline.rows import generated_rows
 from penstock.pipeline.sources import FilesSource, GeneratorSource, ReplaySource
 from penstock.pipeline.spec import PipelineConfig
@@ -37,9 +35,6 @@ from penstock.pipeline.stream_spec import StreamConfig
 BEAT_S = 0.02
 """Between two appends of a stream: rows that are due come in batches of this."""
 BATCH_ROWS = 65536
-LOOK_EVERY_S = 0.5
-SETTLED_S = 1.0
-"""A file that was touched later than this may still be written."""
 REPORT_EVERY_S = 1.0
 
 
@@ -53,7 +48,10 @@ class Progress:
         late_sum_s: Sum of it over batches, of their first row.
         batches: Batches that it appended.
         done: Whether nothing more will come.
-        error: Why it has stopped, or what it left out.
+        error: Why it has stopped, or what it left out: of several files the last, and how many they are.
+        left_out: Files that do not fit and wait for a change.
+        changed: Files that changed after their rows were taken, in a way that leaves rows out.
+        warning: How the last of them changed, and how many they are.
     """
 
     rows: int = 0
@@ -62,6 +60,9 @@ class Progress:
     batches: int = 0
     done: bool = False
     error: str | None = None
+    left_out: int = 0
+    changed: int = 0
+    warning: str | None = None
 
     def report(self) -> dict[str, Any]:
         values = asdict(self)
@@ -144,49 +145,13 @@ def take_files(
     progress: Progress,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Appends each file once, as it appears. A file that does not fit is left out and said."""
-    finished = log.directory / "files"
-    finished.mkdir(exist_ok=True)
-    refused: set[Path] = set()
+    """Appends the rows of files as they appear, each once. A file that does not fit is left out and said."""
+    intake = Intake(log, source, lambda rows: _appended(progress, rows, 0.0), clock)
     while not stop.is_set():
-        for path in files_of(source.path):
-            mark = finished / file_writer(path)
-            if stop.is_set() or path in refused or mark.exists() or not _settled(path, clock()):
-                continue
-            try:
-                if _take_file(log, source, path, mark.name, stop, progress):
-                    mark.touch()
-            except PenstockError as error:
-                refused.add(path)
-                progress.error = str(error) if progress.error is None else f"{progress.error}; {error}"
+        intake.look(stop)
+        progress.left_out, progress.changed = len(intake.taken.left_out), len(intake.taken.changed)
+        progress.error, progress.warning = intake.taken.error, intake.taken.warning
         stop.wait(LOOK_EVERY_S)
-
-
-def file_writer(path: Path) -> str:
-    """What appends of a file are keyed by: a name of 40 bytes, its own."""
-    return hashlib.sha1(str(path).encode()).hexdigest()
-
-
-def _take_file(
-    log: EmbeddedLog, source: FilesSource, path: Path, writer: str, stop: threading.Event, progress: Progress
-) -> bool:
-    """Appends a file's batches but those that are in the log already; returns whether it got through."""
-    partition = zlib.crc32(writer.encode()) % log.partitions
-    known = log.last_batch(writer, partition)
-    for number, rows in enumerate(read_rows(path, source.file_format, log.user_schema, log.name)):
-        if stop.is_set():
-            return False
-        if number > known:
-            log.append(rows, partition, AppendKey(writer, number))
-            _appended(progress, rows.num_rows, 0.0)
-    return True
-
-
-def _settled(path: Path, now_s: float) -> bool:
-    try:
-        return now_s - path.stat().st_mtime >= SETTLED_S
-    except FileNotFoundError:
-        return False
 
 
 def _appended(progress: Progress, rows: int, late_s: float) -> None:

@@ -62,6 +62,11 @@ class ProducerProcess:
         found = {name: p["error"] for name, p in self.progress.items() if p["error"] is not None}
         return found if self.error is None else {**found, "producers": self.error}
 
+    @property
+    def warnings(self) -> dict[str, str]:
+        """What is not as it should be and stops nothing, by stream."""
+        return {name: p["warning"] for name, p in self.progress.items() if p.get("warning") is not None}
+
     def begin(self, begin_s: float | None = None) -> float:
         """Starts the streams now, or at a moment since the epoch; returns it."""
         begin_s = time.time() if begin_s is None else begin_s

@@ -221,6 +221,8 @@ class _Running:
         self._look_at_results()
         for name, error in self.producers.errors.items():
             self._say_once(f"stream {name}: {error}" if name in self.config.streams else error)
+        for name, warning in self.producers.warnings.items():
+            self._say_once(f"stream {name}: {warning}")
         try:
             status = self._own_status()
             self.flow.mark()
