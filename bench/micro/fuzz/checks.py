@@ -89,7 +89,7 @@ class Ledger:
 
 
 def check_grant(ledger: Ledger, offset: Offset, rows: pa.Table | None) -> None:
-    """A batch was planned and read: by its books, by what it read before, and by what it leaves in the lane."""
+    """A batch was planned and read: agrees with its books, its earlier runs, the journal and the lane."""
     grant, before = offset.grant, ledger.before(offset)
     ids = NONE if rows is None else rows.column("id").to_numpy()
     ledger.last = ids
@@ -127,10 +127,8 @@ def _check_columns(where: str, offset: Offset, rows: pa.Table | None, admitted: 
     if rows is None:
         return
     first = offset.books.admitted - admitted
-    numbers = np.sort(rows.column("_seq").to_numpy())
-    require(
-        np.array_equal(numbers, np.arange(first, first + admitted)), f"{where}: _seq is not {first}, {first + 1}, ..."
-    )
+    numbers, dense = np.sort(rows.column("_seq").to_numpy()), np.arange(first, first + admitted)
+    require(np.array_equal(numbers, dense), f"{where}: _seq is not dense from {first} on")
 
 
 def _check_whole(where: str, ledger: Ledger, entry: Entry, kept: Ids) -> None:
@@ -138,7 +136,8 @@ def _check_whole(where: str, ledger: Ledger, entry: Entry, kept: Ids) -> None:
     log, offset = ledger.truth.log, entry.offset
     dropped = _ids(log, entry)
     parts = [
-        ledger.truth.between(p, max(offset.start.get(p, 0), log.start(p)), end) for p, end in offset.end.items()
+        ledger.truth.between(p, max(offset.start.get(p, 0), log.start(p)), end)
+        for p, end in offset.end.items()
     ]
     there = np.sort(np.concatenate([NONE, *parts]))
     both = np.sort(np.concatenate([kept, dropped]))
@@ -211,7 +210,9 @@ def _check_status(world: World, running: Running, found: dict) -> None:
         known = ledger.offsets.get(reader.counted.grant, ledger.first)
         if reader.counted.grant in (0, known.grant):
             shown = Books(*(each[k] for k in ("admitted", "sampled", "late", "expired", "poison")))
-            require(shown == known.books, f"{ledger.reader}: the status has {shown}, its offset {known.books}")
+            require(
+                shown == known.books, f"{ledger.reader}: the status has {shown}, its offset {known.books}"
+            )
         latest = running.query.offsets[ledger.reader].grant
         require(
             latest - 1 <= reader.counted.grant <= latest,
@@ -244,8 +245,8 @@ def check_lanes(running: Running) -> None:
         there = np.sort(np.concatenate([NONE, *parts]))
         require(
             np.array_equal(every, there),
-            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, {np.unique(every).size} different; "
-            f"its grants have {there.size}",
+            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, {np.unique(every).size} of "
+            f"them different; its grants have {there.size}",
         )
         _check_pins(ledger, store, undone)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from penstock.control.client import VERSION, ControlSilentError
 from penstock.control.server import ControlServer, poll_s
-from penstock.errors import InvalidInputError
 from penstock.sim.microbatch import VirtualCluster
 
 
-class Held(BaseException):  # noqa: N818 - not an error: nothing between here and the query may catch it
+class Held(BaseException):
     """A source waits: virtual time passes, then the same call is made again."""
 
     def __init__(self, seconds: float, held: bool = True) -> None:
@@ -144,8 +143,3 @@ class WireClient:
         if connection is not None and server is not None:
             server.governor.leave(connection)
             server._notify()
-
-
-def refused(error: Exception) -> bool:
-    """Whether an error is one that a user may cause."""
-    return isinstance(error, InvalidInputError)
