@@ -46,6 +46,13 @@ def coverage(run: BenchRun) -> None:
     measure(run)
 
 
+@bench("fuzz", title="random cases of the real control plane, planner, journal, log and lanes")
+def fuzz(run: BenchRun) -> None:
+    from .fuzz.campaign import measure as run_campaign  # needs pyspark, but no JVM
+
+    run_campaign(run)
+
+
 @bench("engine", title="400 virtual seconds of S_r under SEaMLeSS, on one core")
 def engine(run: BenchRun) -> None:
     arrivals = workloads.s_r()

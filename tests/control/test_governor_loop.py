@@ -559,3 +559,20 @@ def test_no_row_is_late_under_a_steady_overload_where_batches_may_overrun(virtua
         late[overrun] = sum(batch.books.late > 0 for batch in query.batches if batch.began_s > 80.0)
         assert virtual.delay(query, 0.95, 80.0) <= 8.0
     assert late[0.3] == 0 < late[0.0]
+
+
+@pytest.mark.parametrize("manager", ["ctrl", "baseline", "aurora"])
+def test_a_manager_that_is_exchanged_while_its_class_has_no_share_recovers_with_it(
+    virtual: Lab, manager: str
+) -> None:
+    classes = {"gold": {"target": 2.0, "priority": 6}, "bulk": {"target": 2.0}}
+    cluster = virtual(classes, capacity={"policy": "absolute"})
+    cluster.add("gold", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual), 20.0))
+    bulk = cluster.add("bulk", "bulk", virtual.stream(cluster, 2_000.0, 80.0), seed=2)
+    cluster.run(18.0)
+    assert cluster.governor.capacity.claims["bulk"] == 0.0
+    change_class(cluster.governor, "bulk", {"manager": manager})
+    cluster.run(22.0)
+    since = cluster.timer()
+    cluster.run(20.0)
+    assert virtual.admitted_between(bulk, since, cluster.timer()) >= 0.9 * 20.0 * 2_000.0

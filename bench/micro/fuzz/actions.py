@@ -12,20 +12,26 @@ from penstock.grants.lane import shed_rows
 from penstock.grants.lane_progress import LaneStore, Stretch
 from penstock.sim.microbatch import Point, QueryLostError
 
-from .case import class_of
+from .case import all_keyed, class_of
 
 if TYPE_CHECKING:
     from .world import Running, World
 
 Action = Callable[["World", np.random.Generator], None]
 
-POISON_EVERY = 4999
+POISON_EVERY = 9973
 """A row whose number is a multiple of this makes its batch fail."""
 
 
 def _one(world: World, random: np.random.Generator) -> Running | None:
     live = [running for running in world.running.values() if not running.query.stopped]
     return live[random.integers(len(live))] if live else None
+
+
+def _pass(world: World, random: np.random.Generator) -> None:
+    for _ in range(random.integers(1, 4)):
+        world.cluster.run(0.2)
+        world.check()
 
 
 def crash(world: World, random: np.random.Generator) -> None:
@@ -86,13 +92,7 @@ def change(world: World, random: np.random.Generator) -> None:
     """Some keys of a class; a refusal (a target below the floor) is an answer, too."""
     names = list(world.case.classes)
     name = names[random.integers(len(names))]
-    logs = [
-        ledger.truth.log
-        for r in world.running.values()
-        if r.case.cls == name
-        for ledger in r.ledgers.values()
-    ]
-    drawn = class_of(random, all(log.key_column is not None for log in logs))
+    drawn = class_of(random, all_keyed(name, world.case.streams, world.case.queries))
     settings = {"shedder": drawn.pop("shedder"), "shedder_settings": drawn.pop("shedder_settings")}
     chosen = {key: value for key, value in drawn.items() if random.random() < 0.4}
     if random.random() < 0.5:
@@ -103,14 +103,20 @@ def change(world: World, random: np.random.Generator) -> None:
 
 
 def kill(world: World, random: np.random.Generator) -> None:
-    world.wire.tell("shedding", on=bool(random.random() < 0.6))
+    """Nothing is shed for a moment."""
+    world.wire.tell("shedding", on=False)
+    _pass(world, random)
+    world.wire.tell("shedding", on=True)
 
 
 def drain(world: World, random: np.random.Generator) -> None:
+    """A query sheds nothing, or gets nothing, for a moment."""
     running = _one(world, random)
     if running is not None:
         op = str(random.choice(["drain", "refuse"]))
-        world.wire.tell(op, tokens=[running.token], on=bool(random.random() < 0.4))
+        world.wire.tell(op, tokens=[running.token], on=True)
+        _pass(world, random)
+        world.wire.tell(op, tokens=[running.token], on=False)
 
 
 def clock(world: World, random: np.random.Generator) -> None:
@@ -166,7 +172,7 @@ def notices(world: World, random: np.random.Generator) -> None:
 
 
 ACTIONS: dict[str, tuple[float, Action]] = {
-    "crash": (0.5, crash),
+    "crash": (0.8, crash),
     "orphan": (0.3, orphan),
     "poison": (0.0, poison),
     "replace": (0.1, replace),
@@ -176,7 +182,7 @@ ACTIONS: dict[str, tuple[float, Action]] = {
     "kill": (0.2, kill),
     "drain": (0.3, drain),
     "clock": (0.5, clock),
-    "backfill": (0.4, backfill),
+    "backfill": (0.8, backfill),
     "notices": (1.0, notices),
 }
 """By feature, how often a virtual second, and what."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class QueryCase:
     jobs: int
     tasks: int
     available_now: bool
+    starts_s: float = 0.0
     behind: str | None = None
 
 
@@ -99,12 +101,10 @@ def draw(seed: int, seconds: float = 20.0) -> Case:
     queries = [_query(random, i, names, streams) for i in range(random.integers(1, 5))]
     if "segment" in features and len(queries) > 1:
         queries[-1] = _behind(queries[-1], queries[0])
-    read = {name: [s for q in queries if q.cls == name for s in q.streams] for name in names}
-    keyed = {s.name for s in streams if s.key}
-    behind = {q.cls for q in queries if q.behind}
+    queries = _loaded(queries, streams, float(random.choice([0.7, 2.0, 5.0])))
     classes = {}
     for i, name in enumerate(names):
-        by_key = set(read[name]) <= keyed and name not in behind
+        by_key = all_keyed(name, streams, queries)
         classes[name] = class_of(random, by_key) | {"priority": float([6, 3, 1][i])}
         classes[name] |= {"shed_lane": bool(random.random() < 0.6)}
         if "poison" in features:
@@ -124,13 +124,19 @@ def draw(seed: int, seconds: float = 20.0) -> Case:
     return Case(seed, seconds, features, classes, streams, tuple(queries), flow)
 
 
+def all_keyed(cls: str, streams: Sequence[StreamCase], queries: Sequence[QueryCase]) -> bool:
+    """Whether all that a class reads has a key; segments have none."""
+    keyed = {stream.name for stream in streams if stream.key}
+    return all(set(q.streams) <= keyed and q.behind is None for q in queries if q.cls == cls)
+
+
 def _stream(random: np.random.Generator, number: int, skewed: bool) -> StreamCase:
     return StreamCase(
         name=f"s{number}",
         partitions=int(random.integers(1, 4)),
-        key=bool(random.random() < 0.5),
-        segment_rows=int(random.choice([5, 20, 100])),
-        rate_per_s=float(random.choice([50, 300, 1500])),
+        key=bool(random.random() < 0.75),
+        segment_rows=int(random.choice([20, 60, 300])),
+        rate_per_s=float(random.choice([400, 1000, 3000])),
         skew_s=float(random.choice([-0.4, 0.0, 0.3, 1.5])) if skewed else 0.0,
     )
 
@@ -138,25 +144,32 @@ def _stream(random: np.random.Generator, number: int, skewed: bool) -> StreamCas
 def _query(
     random: np.random.Generator, number: int, classes: list[str], streams: tuple[StreamCase, ...]
 ) -> QueryCase:
-    several = random.random() < 0.3 and len(streams) > 1
+    several = random.random() < 0.5 and len(streams) > 1
     read = random.choice([s.name for s in streams], 2 if several else 1, replace=False)
     return QueryCase(
         name=f"q{number}",
         cls=str(random.choice(classes)),
         streams=tuple(str(name) for name in read),
-        fixed_s=float(random.choice([0.02, 0.1])),
-        row_s=float(random.choice([1e-4, 1e-3, 4e-3])),
+        fixed_s=float(random.choice([0.01, 0.05])),
+        row_s=float(random.choice([1.0, 3.0])),
         noise=float(random.choice([0.0, 0.3])),
         jobs=int(random.integers(0, 3)),
         tasks=int(random.integers(1, 4)),
-        available_now=bool(random.random() < 0.1),
+        available_now=bool(number > 0 and random.random() < 0.15),
+        starts_s=float(random.choice([0.0, 0.0, 3.0, 8.0])) if number else 0.0,
     )
+
+
+def _loaded(queries: list[QueryCase], streams: tuple[StreamCase, ...], times: float) -> list[QueryCase]:
+    """Rows that cost as much as makes the load so many times what one slot can do."""
+    rates = {stream.name: stream.rate_per_s for stream in streams}
+    load = sum(q.row_s * rates[name] for q in queries for name in q.streams)
+    return [replace(q, row_s=q.row_s * times / max(load, 1e-9)) for q in queries]
 
 
 def _behind(last: QueryCase, writer: QueryCase) -> QueryCase:
     """A query of the writer's class that reads what the writer writes, and nothing else."""
-    kept = {k: getattr(last, k) for k in last.__dataclass_fields__}
-    return QueryCase(**{**kept, "cls": writer.cls, "streams": (), "behind": writer.name})
+    return replace(last, cls=writer.cls, streams=(), behind=writer.name, available_now=False)
 
 
 SHEDDERS: tuple[tuple[str | None, dict[str, Any]], ...] = (
@@ -170,18 +183,19 @@ SHEDDERS: tuple[tuple[str | None, dict[str, Any]], ...] = (
     ("window", {"size": "250ms"}),
     ("cohort", {}),
 )
+"""The last one needs streams with keys."""
 
 
 def class_of(random: np.random.Generator, by_key: bool) -> dict[str, Any]:
     """Settings of a class that may also be changed while it runs."""
     shedder, settings = SHEDDERS[random.integers(len(SHEDDERS) - (not by_key))]
-    samplings = ["auto", "row", "segment", "key"] if by_key else ["auto", "row", "segment"]
+    samplings = ["auto", "row", "segment", "key", "key"] if by_key else ["auto", "row", "segment"]
     return {
-        "target": float(random.choice([0.5, 1.0, 3.0])),
+        "target": float(random.choice([0.6, 1.5, 3.0])),
         "manager": str(random.choice(list(LOAD_MANAGERS))),
         "sampling": str(random.choice(samplings)),
         "shedder": shedder,
         "shedder_settings": settings,
         "min_keep_fraction": float(random.choice([0.0, 0.0, 0.2])),
-        "dry_run": bool(random.random() < 0.1),
+        "dry_run": bool(random.random() < 0.05),
     }

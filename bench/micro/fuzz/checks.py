@@ -89,7 +89,7 @@ class Ledger:
 
 
 def check_grant(ledger: Ledger, offset: Offset, rows: pa.Table | None) -> None:
-    """A batch was planned and read: by its books, by what it read before, by what it leaves in the lane."""
+    """A batch was planned and read: agrees with its books, its earlier runs, the journal and the lane."""
     grant, before = offset.grant, ledger.before(offset)
     ids = NONE if rows is None else rows.column("id").to_numpy()
     ledger.last = ids
@@ -127,11 +127,8 @@ def _check_columns(where: str, offset: Offset, rows: pa.Table | None, admitted: 
     if rows is None:
         return
     first = offset.books.admitted - admitted
-    numbers = np.sort(rows.column("_seq").to_numpy())
-    require(
-        np.array_equal(numbers, np.arange(first, first + admitted)),
-        f"{where}: _seq is not {first}, {first + 1}, ...",
-    )
+    numbers, dense = np.sort(rows.column("_seq").to_numpy()), np.arange(first, first + admitted)
+    require(np.array_equal(numbers, dense), f"{where}: _seq is not dense from {first} on")
 
 
 def _check_whole(where: str, ledger: Ledger, entry: Entry, kept: Ids) -> None:
@@ -248,8 +245,8 @@ def check_lanes(running: Running) -> None:
         there = np.sort(np.concatenate([NONE, *parts]))
         require(
             np.array_equal(every, there),
-            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, "
-            f"{np.unique(every).size} different; its grants have {there.size}",
+            f"{ledger.reader}: kept + backfilled + lane are {every.size} rows, {np.unique(every).size} of "
+            f"them different; its grants have {there.size}",
         )
         _check_pins(ledger, store, undone)
 

@@ -47,12 +47,14 @@ class RealSource:
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self._done: Offset | None = None
+        self._before: dict[str, Any] = {}
+        """Where the next batch begins; a process that begins with a batch which runs again is not told."""
 
     def connect(self, offset: Offset) -> None:
         """It joins with its first question."""
 
     def latest(self, start: Offset) -> Waits[Offset | None]:
-        encoded = _json(start.to_json())
+        encoded = self._before = _json(start.to_json())
         while True:
             try:
                 found = _json(self.reader.latestOffset(encoded, ReadMaxRows(sys.maxsize)))
@@ -68,7 +70,7 @@ class RealSource:
             self._done = None
         while True:
             try:
-                tasks = self.reader.partitions({}, encoded)
+                tasks = self.reader.partitions(self._before, encoded)
                 break
             except Held as held:
                 yield Pause(held.seconds, held.held)

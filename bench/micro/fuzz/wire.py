@@ -9,7 +9,6 @@ from typing import Any
 from penstock.control.client import VERSION, ControlSilentError
 from penstock.control.operations import Operations, poll_s
 from penstock.control.server import ControlServer
-from penstock.errors import InvalidInputError
 from penstock.sim.microbatch import VirtualCluster
 
 
@@ -33,7 +32,7 @@ class _Suspended:
 class VirtualOperations(Operations):
     """A pause hands over to the cluster's time."""
 
-    def __init__(self, cluster: VirtualCluster, server: VirtualServer) -> None:
+    def __init__(self, cluster: VirtualCluster, server: ControlServer) -> None:
         super().__init__(cluster.governor, server.stop)
         self.cluster = cluster
 
@@ -160,8 +159,3 @@ class WireClient:
         if connection is not None and server is not None:
             server.governor.leave(connection)
             server.notify()
-
-
-def refused(error: Exception) -> bool:
-    """Whether an error is one that a user may cause."""
-    return isinstance(error, InvalidInputError)

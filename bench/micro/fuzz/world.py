@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,9 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import penstock.control.granting as granting_module
 import penstock.control.operations as operations_module
+import penstock.spark.asking as asking_module
 import penstock.spark.source as source_module
 from penstock.config import load_flow_config
 from penstock.grants.offset import Offset
@@ -34,6 +37,7 @@ from .wire import Wire
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("v", pa.float64())])
 STEP_S = (0.05, 0.15, 0.3)
 KEY_BUCKETS = 16
+FIRST_ROWS = 40
 FILE_BYTES = 4000
 """Small files, so that trimming removes some."""
 
@@ -84,8 +88,8 @@ class World:
         self.errors = self._open.enter_context(_errors_logged())
         for stream in self.case.streams:
             self._add_stream(stream)
-        for query in self.case.queries:
-            self._add_query(query)
+        self._later = list(self.case.queries)
+        self._add_due(0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,6 +154,13 @@ class World:
         if self.case.has("poison"):
             running.query.fails = lambda given: self._fails(running, given)
 
+    def _add_due(self, passed_s: float) -> None:
+        """Starts the queries whose time has come; one behind a segment after its writer."""
+        for case in list(self._later):
+            if case.starts_s <= passed_s:
+                self._later.remove(case)
+                self._add_query(case)
+
     def _segment_of(self, writer: str) -> str:
         name = f"by_{writer}"
         if name not in self.streams:
@@ -190,9 +201,10 @@ class World:
 
     def run(self) -> None:
         """All of the case's virtual time."""
-        random, until_s = random_of(self.case.seed, "steps"), self.cluster.timer() + self.case.seconds
+        random, began_s = random_of(self.case.seed, "steps"), self.cluster.timer()
         acting = {name: random_of(self.case.seed, f"act {name}") for name in actions.ACTIONS}
-        while self.cluster.timer() < until_s:
+        while (passed_s := self.cluster.timer() - began_s) < self.case.seconds:
+            self._add_due(passed_s)
             step_s = float(random.choice(STEP_S))
             self._feed(step_s)
             self._restart()
@@ -259,12 +271,36 @@ class World:
         for running in self.running.values():
             check_lanes(running)
 
+    def tally(self) -> Counter[str]:
+        """What there was, to see that something was."""
+        counts: Counter[str] = Counter(checks=self.checked)
+        for running in self.running.values():
+            counts["batches run again"] += sum(batch.runs - 1 for batch in running.query.batches)
+            counts["ticks"] += running.query.ticks
+            for ledger in running.ledgers.values():
+                counts["grants"] += len(ledger.offsets)
+                counts["grants that shed"] += sum(
+                    bool(o.late) or not o.plan.keeps_all for o in ledger.offsets.values()
+                )
+                counts["grants set aside"] += len(ledger.aside)
+                counts["ungoverned grants"] += sum(o.ungoverned for o in ledger.offsets.values())
+                counts["rows backfilled"] += ledger.backfilled.size
+                books = running.query.offsets[ledger.reader].books
+                counts["rows admitted"] += books.admitted
+                counts["rows shed"] += books.shed
+        return counts
+
 
 @contextmanager
 def _virtual_time(cluster: VirtualCluster) -> Iterator[None]:
-    """The clocks of server and planner are the cluster's, and ids of readers are the same in every run."""
+    """The clocks of server and planner are the cluster's, and ids of readers are the same in every run.
+
+    First batches are as small as the streams are: else most of a case would pass before anything is shed.
+    """
     minted = iter(range(1 << 40))
     with (
+        mock.patch.object(granting_module, "FIRST_ROWS", FIRST_ROWS),
+        mock.patch.object(asking_module, "FIRST_ROWS", FIRST_ROWS),
         mock.patch.object(operations_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(source_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(

@@ -25,6 +25,7 @@ class BenchRun:
         seed: First seed of the repeats.
         repeats: How often to repeat a measurement that depends on a seed.
         plots: Existing folder for PNG files, or `None` when none are wanted.
+        seconds: How long a measurement lasts, or `None` for what is usual.
     """
 
     def __init__(
@@ -34,19 +35,24 @@ class BenchRun:
         repeats: int | None = None,
         plots: Path | None = None,
         on_progress: Progress | None = None,
+        seconds: float | None = None,
     ) -> None:
-        self.quick, self.seed, self.plots = quick, seed, plots
+        self.quick, self.seed, self.plots, self.seconds = quick, seed, plots, seconds
         self._asked = repeats
         self.repeats = self.times(DEFAULT_REPEATS)
         if self.repeats < 1:
             raise InvalidInputError("repeats must be at least 1", self.repeats, f"{DEFAULT_REPEATS} is usual")
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self.rows: dict[str, float] = {}
         self.notes: list[str] = []
 
     def times(self, usual: int) -> int:
         """Repeats of a measurement with a usual number of its own: what was asked for, else that."""
         return self._asked if self._asked is not None else 1 if self.quick else usual
+
+    def lasts(self, usual: float) -> float:
+        """Seconds of a measurement with a usual length of its own: what was asked for, else that."""
+        return usual if self.seconds is None else self.seconds
 
     def row(self, name: str, value: float) -> None:
         """Reports a measured number under the name that it has in expected.csv."""
@@ -63,8 +69,8 @@ class BenchRun:
 
     def progress(self, text: str | None = None, advance: float = 0.0, total: float | None = None) -> None:
         """What is going on and how far: `run.progress(total=6)`, then `run.progress("ctrl", advance=1)`."""
-        if self._on_progress is not None:
-            self._on_progress(text, advance, total)
+        if self.on_progress is not None:
+            self.on_progress(text, advance, total)
 
     @overload
     def repeat(self, measure: Callable[[int], float]) -> float: ...

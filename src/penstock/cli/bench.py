@@ -18,6 +18,7 @@ from penstock.bench.report import BenchReport, PaperFigures
 from penstock.bench.runner import BenchRun, run_bench
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.errors import InvalidInputError
+from penstock.units import parse_duration_s
 
 bench_app = typer.Typer(
     help="Run the papers' benchmarks, and those of the Spark plant.", no_args_is_help=True
@@ -72,10 +73,15 @@ def run_command(
         int | None, typer.Option(help="Repeats of each measurement; 5 (3 on Spark) if not given, 1 if quick.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first repeat.")] = 0,
+    seconds: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Length of a repeat, where a bench takes one."),
+    ] = None,
     force: ForceOption = False,
 ) -> None:
     """Run benches: paper, ours, difference, tolerance. Exits with 1 when a row is outside its tolerance."""
     claim_output(json, force)
+    length_s = None if seconds is None else parse_duration_s(seconds, "--seconds")
     benches = select(load_benches(), ids)
     if plots is not None:
         if plots.exists() and not plots.is_dir():
@@ -84,7 +90,7 @@ def run_command(
     console = _console(json)
     reports = []
     for bench in benches:
-        report = _run_one(bench, quick, seed, repeats, plots)
+        report = _run_one(bench, BenchRun(quick, seed, repeats, plots, seconds=length_s))
         report.print(console)
         reports.append(report)
     if json is not None:
@@ -96,9 +102,10 @@ def run_command(
         raise typer.Exit(1)
 
 
-def _run_one(bench: Bench, quick: bool, seed: int, repeats: int | None, plots: Path | None) -> BenchReport:
+def _run_one(bench: Bench, run: BenchRun) -> BenchReport:
     with _progress_bar(bench.id) as tell:
-        return run_bench(bench, BenchRun(quick, seed, repeats, plots, tell.update))
+        run.on_progress = tell.update
+        return run_bench(bench, run)
 
 
 class _Teller:

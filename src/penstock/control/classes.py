@@ -10,6 +10,7 @@ from penstock.class_shedders import Settings, check_columns
 from penstock.config import ClassConfig
 from penstock.control.cycle import Cycle, Recorder, SafetyLimits
 from penstock.control.observe import ClassPlant
+from penstock.control.redistribution import LEAST_SHARE
 from penstock.errors import InvalidInputError
 from penstock.log.protocol import StreamLog
 from penstock.policies.shedding.base import Shedder
@@ -67,8 +68,11 @@ def govern(
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
-    """What a fresh manager's headroom is multiplied by: it is that of its class, unless the user gave one."""
-    return 1.0 if "headroom" in config.settings else claim
+    """What a fresh manager's headroom is multiplied by: it is that of its class, unless the user gave one.
+
+    Never by 0: a manager multiplies what it has, and would have nothing for ever after its class has a share.
+    """
+    return 1.0 if "headroom" in config.settings else max(claim, LEAST_SHARE)
 
 
 def check_stream(config: ClassConfig, log: StreamLog, others: Iterable[StreamLog] = ()) -> None:

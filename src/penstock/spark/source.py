@@ -185,7 +185,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._plan().tasks(Offset.from_json(end), Offset.from_json(start))
+        # the end alone says what is read; the start may be missing, or of a source that was here before
+        before = Offset.from_json(start) if FORMAT_NAME in start else None
+        return self._plan().tasks(Offset.from_json(end), before)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)
