@@ -263,6 +263,14 @@ def offsets(query: StreamingQuery, source: int = 0) -> list[Offset]:
     return [offset for report in query.recentProgress if (offset := end_of(dict(report), source))]
 
 
+def last_batch(query: StreamingQuery) -> tuple[int, Offset]:
+    """Number and end of a query's last micro-batch; Spark also reports when it has nothing to do."""
+    ran = [r for r in map(dict, query.recentProgress) if end_of(r) != end_of(r, which="startOffset")]
+    end = end_of(ran[-1])
+    assert end is not None
+    return ran[-1]["batchId"], end
+
+
 def end_of(report: dict[str, Any], source: int = 0, which: str = "endOffset") -> Offset | None:
     found = report["sources"][source][which]
     found = json.loads(found) if isinstance(found, str) else found

@@ -14,6 +14,7 @@ from tests import waits
 from tests.cql.brute import US
 from tests.cql.cases import QN_LONG, meant
 from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
+from tests.spark.helpers import again, begin
 
 from penstock.cql.spark.bounded import Bounded, bounded
 from penstock.grants.lane_progress import Stretch
@@ -66,8 +67,7 @@ def begin_sink(spark: SparkSession, folder: Path) -> None:
             for_ever()
 
     writer = numbers.writeStream.foreachBatch(hanging).option("checkpointLocation", str(folder / "cp"))
-    writer.start()
-    waits.until(there.is_set, "the sink's batch")
+    begin(writer.start, asked=lambda _: there.is_set())
 
 
 def begin_backfill(spark: SparkSession, folder: Path) -> None:
@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
     done = folder / "cql" / "checkpoint" / "commits" / str(LAST_BATCH)
     threading.Thread(target=kill_after, args=(done,), daemon=True).start()
     with answering(spark, folder) as run:
-        run.answer(meant(QN_LONG), "relation")
+        again(lambda: run.answer(meant(QN_LONG), "relation"))
     for_ever()
 
 

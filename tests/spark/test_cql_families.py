@@ -101,7 +101,7 @@ class Kept:
         self.started.processAllAvailable()
 
     def _writer(self, family: Family) -> DataStreamWriter:
-        feed = Feed(read_ungoverned(self.spark, self.folder / "T", 15), ("l", "m"), "ts", lateness_ms=1)
+        feed = Feed(read_ungoverned(self.spark, self.folder / "T", 10), ("l", "m"), "ts", lateness_ms=1)
         result = family_windows_of(self.spark, family, lambda _: feed, self.table)
         writer = result.writeStream.format("parquet").option("path", str(self.folder / "results"))
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))

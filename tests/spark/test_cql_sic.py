@@ -45,7 +45,7 @@ def answers(
     spark: SparkSession, segment: Path, text: str, compiled: Compiled, *kept: str, to: Path | None = None
 ) -> list[Row]:
     (written,) = read_program(f"REGISTER STREAM s (v int); {text}").queries
-    rows = read_ungoverned(spark, segment, 15, metadata=[*kept, POSITION])
+    rows = read_ungoverned(spark, segment, 13, metadata=[*kept, POSITION])
     made = compiled(written.query, lambda _: Feed(rows, ("v",), "at", POSITION, 1, kept=kept))
     folder = segment.parent if to is None else to
     writer = made.writeStream.format("parquet").option("path", str(folder / "out"))

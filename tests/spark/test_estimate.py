@@ -222,7 +222,7 @@ def test_a_stream_that_is_not_shed_has_exact_answers(
                 [pa.array(at, schema.field("at").type), pa.array(np.full(100, float(second)))], schema=schema
             )
             log.append(rows)
-    rows = read_ungoverned(spark, tmp_path / "s", 1500, metadata=[*METADATA, POSITION])
+    rows = read_ungoverned(spark, tmp_path / "s", 1100, metadata=[*METADATA, POSITION])
     writer = estimated(rows).writeStream.format("parquet").option("path", str(tmp_path / "out"))
     run_now(writer.option("checkpointLocation", str(tmp_path / "cp")))
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("window_start").collect()

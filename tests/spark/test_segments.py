@@ -181,7 +181,15 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
         assert kept.isActive
         assert gone.isActive
         gone.stop()
-        flow.remove_class("bulk")
+
+        def removed() -> bool:
+            try:
+                flow.remove_class("bulk")
+            except InvalidInputError:  # its source has not left yet
+                return False
+            return True
+
+        until(removed, "the removal")
         fill(log, range(1000, 2000))
         drain(flow)
         assert ids(spark.table("kept_by_removal")) == list(range(2000))
