@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from tests.spark.test_backfill import READER, WINDOWS, Shedding, closed  # noqa:
 
 import penstock
 from penstock.grants.journal import Entry
+from penstock.grants.lane import shed_rows
 from penstock.grants.offset import Offset
 from penstock.grants.plan import plan_for
 from penstock.grants.selection import Range, read_range
@@ -19,7 +21,7 @@ from penstock.log.protocol import DRAWN, KEPT
 from penstock.log.writer import LogConfig
 from penstock.spark.backfill import backfill
 from penstock.spark.columns import spark_schema
-from penstock.spark.lane_source import LaneTask, Part, read_task
+from penstock.spark.lane_source import LaneReader, LaneTask, Part, read_parts, read_task, shed_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +72,31 @@ def test_what_the_writer_of_a_segment_had_sampled_stays_without_an_interval(tmp_
     assert [drawn["known"] for drawn in found.column(DRAWN).to_pylist()] == [w == 1.0 for w in weights]
     assert found.column("_weight").to_pylist() == weights
     assert set(found.column(KEPT).to_pylist()) == {0.5}, "the backfill adds what was shed here, not there"
+
+
+def test_many_small_grants_make_no_long_option(tmp_path: Path) -> None:
+    """Spark copies options into its plans and events."""
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA) as log:
+        log.append(pa.record_batch(rows(), schema=SCHEMA))
+        entries = [
+            Entry(Offset("r", {0: at}, {0: at + 1}, grant=at + 1, plan=plan_for(0.5, "row", at)), 1)
+            for at in range(100)
+        ]
+        parts = shed_parts(log, entries)
+        dropped = [
+            v for e in entries for piece in shed_rows(log, e) for v in piece.rows.column("v").to_pylist()
+        ]
+    assert 10 < len(dropped) < 90
+    spark = MagicMock()
+    spark.sparkContext.defaultParallelism = 2
+    (tmp_path / "tasks").mkdir()
+    read_parts(spark, str(tmp_path / "s"), parts, entries, folder=tmp_path / "tasks")
+    ((name, option),) = [call.args for call in spark.read.format.return_value.option.call_args_list]
+    assert name == "lane"
+    assert len(option) < 1000
+    tasks = LaneReader(option).partitions()
+    found = [read(task) for task in tasks if isinstance(task, LaneTask)]
+    assert [v for table in found for v in table.column("v").to_pylist()] == dropped
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -91,8 +92,9 @@ def backfill(
         progress: Told what is being done and how much of it is done.
     """
     store = _only_lane(log_root, reader)
-    work = _Work(spark, store, transform, _sink(sink), metadata_columns(metadata), windows, progress)
-    with store.held():
+    columns = metadata_columns(metadata)
+    with store.held(), TemporaryDirectory(prefix="penstock-lane-") as folder:
+        work = _Work(spark, store, transform, _sink(sink), columns, windows, progress, Path(folder))
         try:
             return work.run(until_s, ended, stretch_rows)
         finally:
@@ -140,7 +142,9 @@ class _Work:
         metadata: tuple[str, ...],
         windows: Windows | None,
         progress: Progress,
+        folder: Path,
     ) -> None:
+        self.folder = folder
         self.spark, self.store, self.transform, self.sink = spark, store, transform, sink
         self.metadata, self.windows, self.progress = metadata, windows, progress
         self.stream = str(store.directory.absolute())
@@ -166,7 +170,7 @@ class _Work:
 
     def _check(self) -> None:
         """Refuses, before anything is begun, what cannot end well."""
-        read = read_parts(self.spark, self.stream, [], [], self.metadata)
+        read = read_parts(self.spark, self.stream, [], [], self.metadata, folder=self.folder)
         results = self.transform(read)
         if self.windows is None:
             check_stateless(results)
@@ -191,7 +195,7 @@ class _Work:
             self.progress("running shed rows", self.report.rows + self.report.gone, total)
             shed = [entry for entry in group if shed_of(self.store.log, journal, entry).rows]
             parts = shed_parts(self.store.log, shed)
-            read = read_parts(self.spark, self.stream, parts, group, self.metadata)
+            read = read_parts(self.spark, self.stream, parts, group, self.metadata, folder=self.folder)
             state = self._run_stretch(journal, state, group, self.transform(read) if parts else None)
         self.progress("running shed rows", total, total)
 
@@ -249,7 +253,8 @@ class _Work:
         starts, ends = merged(plan.touched, self.windows.length_us)
         parts = all_parts(self.store.log, plan.ranges)
         spans = (starts.tolist(), ends.tolist())
-        read = read_parts(self.spark, self.stream, parts, [], self.metadata, self.windows.column, spans)
+        wanted = (self.windows.column, spans, self.folder)
+        read = read_parts(self.spark, self.stream, parts, [], self.metadata, *wanted)
         return only_touched(self.transform(read), self.windows, plan.touched)
 
     def _run_stretch(
@@ -267,6 +272,8 @@ class _Work:
             stretch = replace(stretch, revision=0)
         state = self.store.finish(state, journal, stretch, rows, gone, self.floor)
         shutil.rmtree(self.sink.staging(self.store.reader, self.store.folder), ignore_errors=True)
+        for file in self.folder.iterdir():  # the tasks of this stretch
+            file.unlink()
         self.report = replace(self.report, rows=self.report.rows + rows, gone=self.report.gone + gone)
         return state
 

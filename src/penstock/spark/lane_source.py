@@ -1,4 +1,6 @@
-"""Rows of a shed lane as a batch DataFrame: a Python data source whose tasks are written out in its option.
+"""Rows of a shed lane as a batch DataFrame: a Python data source whose tasks are written out in a file.
+
+Its option names the file. Spark copies options into plans and events, and many small grants are long.
 
 Not governed: nobody waits for a backfill. It gives rows that grants dropped, or, to compute windows anew, all
 rows of certain stretches of event time.
@@ -6,9 +8,15 @@ rows of certain stretches of event time.
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,16 +95,17 @@ class LaneSource(DataSource):
 
 
 class LaneReader(DataSourceReader):
-    """Hands out the tasks of its option."""
+    """Hands out the tasks of its file. Spark plans a batch on the driver's host, where the file lies."""
 
     def __init__(self, option: str) -> None:
         self.option = option
 
     def partitions(self) -> Sequence[InputPartition]:
         options = json.loads(self.option)
-        shared = (tuple(options["metadata"]), options["column"], tuple(options["spans"]))
+        written = json.loads(Path(options["file"]).read_bytes())
+        shared = (tuple(options["metadata"]), options["column"], tuple(written["spans"]))
         found = []
-        for task in options["tasks"]:
+        for task in written["tasks"]:
             offsets = [(Offset.from_json(offset), poison) for offset, poison in task["entries"]]
             entries = {offset.grant: Entry(offset, 1, poison) for offset, poison in offsets}
             parts = [Part(Range(p, first, end, NO_SEQ), grant) for p, first, end, grant in task["parts"]]
@@ -182,6 +191,7 @@ def read_parts(
     metadata: tuple[str, ...] = (),
     column: str | None = None,
     spans: tuple[list[int], list[int]] = ([], []),
+    folder: Path | None = None,
 ) -> DataFrame:
     """A batch DataFrame of parts of a stream, with the stream's columns.
 
@@ -193,6 +203,8 @@ def read_parts(
         metadata: Metadata columns to add.
         column: Event time, where only some of it is wanted.
         spans: Starts and ends of what is wanted of it, in microseconds since the epoch.
+        folder: For the file of the tasks, which the DataFrame needs for as long as it is used; one that
+            lives as long as the process by default.
     """
     spark.dataSource.register(LaneSource)
     by_grant = {entry.offset.grant: entry for entry in entries}
@@ -201,8 +213,18 @@ def read_parts(
         LaneTask(stream, share, {p.grant: by_grant[p.grant] for p in share if p.grant is not None}).to_json()
         for share in shares
     ]
-    option = {"stream": stream, "metadata": metadata, "column": column, "spans": spans, "tasks": tasks}
+    file = (folder or _folder()) / f"{uuid.uuid4().hex}.json"
+    file.write_text(json.dumps({"tasks": tasks, "spans": spans}))
+    option = {"stream": stream, "metadata": metadata, "column": column, "file": str(file)}
     return spark.read.format(FORMAT_NAME).option("lane", json.dumps(option)).load()
+
+
+@cache
+def _folder() -> Path:
+    """Where tasks are written out: a DataFrame may be used for as long as its process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-lane-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _shares(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
