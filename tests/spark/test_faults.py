@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -90,6 +92,30 @@ def test_a_trigger_that_asks_once_is_refused_with_the_hint(spark: SparkSession, 
         error = error_of(writer.trigger(once=True).start())
         assert "got Trigger.Once; hint: use .trigger(availableNow=True)" in error
         check_books(flow, {"readings": 100})
+
+
+def test_a_copied_checkpoint_is_refused_and_the_query_it_was_copied_from_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "readings")
+    fill(log, range(500))
+    with attach(spark, tmp_path) as flow:
+        first = to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
+        assert flow.drain()
+        copied = tmp_path / "copy" / "checkpoint"
+        shutil.copytree(tmp_path / "out" / "checkpoint", copied)
+        shutil.copytree(tmp_path / "out" / "results", tmp_path / "copy" / "results")
+        # another id stands for another driver: in one session Spark would end the first run itself
+        (copied / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        error = error_of(to_files(flow.read_stream("readings", cls="gold"), tmp_path / "copy"))
+        assert "a checkpoint is used by one query at a time; got reader" in error
+        assert "use a new checkpointLocation" in error
+        fill(log, range(500, 900))
+        assert flow.drain()
+        assert first.isActive
+        check_books(flow, {"readings": 900})
+    assert ids(results(spark, tmp_path / "out")) == list(range(900))
+    log.close()
 
 
 # -- the control plane dies or hangs ---------------------------------------------------------------

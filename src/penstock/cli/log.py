@@ -139,7 +139,7 @@ def serve_command(
 def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:
     table = Table(*columns)
     for row in found:
-        table.add_row(*(str(row[column]) for column in columns))
+        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
     Console(stderr=json == STDOUT).print(table if found else "none")
     if json is not None:
         write_json(json, found)
