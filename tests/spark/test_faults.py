@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import sys
+import uuid
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +86,30 @@ def test_triggers_that_cannot_be_governed_are_refused_with_the_hint_and_nothing_
         check_books(flow, {"readings": 1500})
     assert ids(results(spark, tmp_path / "out")) == list(range(1500))
     assert ids(spark.table("default_trigger")) == list(range(1500))
+
+
+def test_a_copied_checkpoint_is_refused_and_the_query_it_was_copied_from_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = create(tmp_path / "readings")
+    fill(log, range(500))
+    with attach(spark, tmp_path) as flow:
+        first = to_files(flow.read_stream("readings", cls="gold"), tmp_path / "out")
+        assert flow.drain()
+        copied = tmp_path / "copy" / "checkpoint"
+        shutil.copytree(tmp_path / "out" / "checkpoint", copied)
+        shutil.copytree(tmp_path / "out" / "results", tmp_path / "copy" / "results")
+        # another id stands for another driver: in one session Spark would end the first run itself
+        (copied / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        error = error_of(to_files(flow.read_stream("readings", cls="gold"), tmp_path / "copy"))
+        assert "a checkpoint is used by one query at a time; got reader" in error
+        assert "use a new checkpointLocation" in error
+        fill(log, range(500, 900))
+        assert flow.drain()
+        assert first.isActive
+        check_books(flow, {"readings": 900})
+    assert ids(results(spark, tmp_path / "out")) == list(range(900))
+    log.close()
 
 
 # -- the control plane dies or hangs ---------------------------------------------------------------

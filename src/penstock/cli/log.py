@@ -154,10 +154,14 @@ def _who_may_call(token_file: Path | None, no_token: bool) -> str:
     return "" if token_file is None else f", token in {token_file}"
 
 
+def _shown(value: object) -> object:
+    return "" if value is None else value
+
+
 def _show(found: list[dict[str, object]], columns: tuple[str, ...], json: str | None) -> None:
     table = Table(*columns)
     for row in found:
-        table.add_row(*(str(row.get(column, "?")) for column in columns))
+        table.add_row(*(str(_shown(row.get(column, "?"))) for column in columns))
     Console(stderr=json == STDOUT).print(table if found else "none")
     if json is not None:
         write_json(json, found)
