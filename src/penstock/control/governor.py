@@ -186,7 +186,7 @@ class Governor:
             del self.readers[reader.id]
             query = self.queries[reader.query]
             del query.readers[reader.id]
-            query.past[reader.id] = self.as_it_is(reader)
+            query.past[reader.id] = self._as_it_left(reader)
             self.sic.gone(query.key, reader.id)
             self.paths.changed()
             query.leader = None
@@ -231,6 +231,14 @@ class Governor:
         rows, oldest_s = left_of(reader.log, reader.counted.end, self._sightings.of(reader.log))
         age_s = None if oldest_s is None else self._age_s(oldest_s)
         return Gone(reader.log.name, reader.counted, rows, age_s, reader.token)
+
+    def _as_it_left(self, reader: Reader) -> Gone:
+        """The same; where its log cannot be looked at any more, nothing is known to wait."""
+        try:
+            return self.as_it_is(reader)
+        except Exception as error:  # or the slot of its query would be taken for ever
+            _log.warning("what waits for reader %s is not known: %r", reader.id, error)
+            return Gone(reader.log.name, reader.counted, 0, None, reader.token)
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None
