@@ -22,7 +22,7 @@ from penstock.control.guard import Guard
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
-from penstock.control.past import QUERIES, Past
+from penstock.control.past import AWAY_S, QUERIES, Past
 from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
@@ -206,8 +206,9 @@ class Governor:
         for name in self.classes:
             gone = [q for q in self.queries.values() if q.cls == name and not q.readers]
             for query in sorted(gone, key=lambda q: q.left_s)[: max(0, len(gone) - QUERIES)]:
-                self.past.fold(name, query.name, query.past)
-                self.forget(query)
+                if self.timer() - query.left_s >= AWAY_S:
+                    self.past.fold(name, query.name, query.past)
+                    self.forget(query)
 
     def forget(self, query: Query) -> None:
         """Lets go of all that is kept of a query but its rows."""
