@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.control.backlog import Stretch
+from penstock.control.sightings import EVERY_S, Sightings
 from penstock.log.embedded import EmbeddedLog
+from penstock.testing import ManualClock
 
 TARGET_S = 2.0
 STEP_S = 0.05
@@ -89,6 +92,20 @@ def test_a_stream_is_governed_while_its_time_stamps_are_in_the_future(
     admitted = (books.admitted - before.admitted) / (30.0 * rate_per_s / 2.4)
     assert 0.6 <= admitted <= 1.1, "of the capacity"
     virtual.check_books(cluster)
+
+
+def test_rows_of_the_future_age_for_as_long_as_they_wait() -> None:
+    timer, began_s, count = ManualClock(0.0), 1e9, 20_000
+    sightings = Sightings(lambda: began_s + timer(), timer)
+    ages_s = []
+    for i in range(1, count):
+        timer.advance(2 * EVERY_S)
+        rows, ahead_s = np.array([i]), np.array([began_s + 1e6])
+        waiting = Stretch("r", 0, np.array([0]), np.array([0]), rows, ahead_s, ahead_s)
+        ages_s.append(began_s + timer() - sightings.corrected("s", waiting).arrival_min_s[0])
+    true_s = 2 * EVERY_S * np.arange(count - 1)
+    assert (ages_s <= true_s + 1e-3).all(), "never older than it was there"
+    assert (ages_s >= true_s * 0.85 - EVERY_S).all(), "nor much younger"
 
 
 def test_the_status_says_how_long_rows_of_the_future_have_waited(virtual: Any) -> None:

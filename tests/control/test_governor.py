@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,23 @@ def test_a_connection_that_ends_frees_the_slot_also_while_it_holds_the_grant(
     assert desk.rows() == {"offered": 10_000, "admitted": taken, "shed": 0, "waiting": 10_000 - taken}
     desk.governor.leave(desk.connections["a"])
     desk.governor.leave(object())
+
+
+def test_a_query_whose_log_is_gone_frees_its_slot_too(desk: Desk) -> None:
+    first, second = desk.log("first"), desk.log("second")
+    desk.join("a", first)
+    desk.join("b", second)
+    first.append(rows(10))
+    second.append(rows(10))
+    assert desk.ask("a") is not None
+    first.close()
+    shutil.rmtree(first.directory)
+    desk.governor.leave(desk.connections["a"])
+    assert desk.governor.queries["a"].lease is None
+    desk.pass_s(1.0)
+    assert desk.ask("b") is not None
+    found = status(desk.governor)["classes"]["gold"]["queries"]["a"]
+    assert (found["offered"], found["waiting"]) == (0, 0)
 
 
 def test_a_grant_that_spark_never_logged_counts_for_nothing(desk: Desk) -> None:

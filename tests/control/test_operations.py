@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,36 @@ def test_a_source_hears_nothing_of_an_error_inside_so_that_it_goes_on_by_itself(
     message = {"op": op, "reader": "r", "start": desk.start, "offset": desk.start, "admitted": 0}
     with pytest.raises(type(error)):  # the connection ends: silence, to a source
         desk.say(message)
+
+
+@pytest.mark.parametrize("error", [*ERRORS[:-1], OSError("o")], ids=lambda e: type(e).__name__)
+def test_a_source_hears_nothing_of_an_error_inside_while_it_joins(
+    desk: Desk, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(desk.governor, "join", fails)
+    with pytest.raises(type(error)):
+        desk.say({**desk.hello, "offset": desk.start})
+
+
+def test_a_source_hears_nothing_of_a_control_plane_that_has_too_many_open_files(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EmbeddedLog.create(tmp_path / "other", pa.schema([("v", pa.int64())])).close()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("penstock.log.open.EmbeddedLog", fails)
+    with pytest.raises(OSError, match="too many open files"):
+        desk.say({**desk.hello, "log": str(tmp_path / "other"), "offset": desk.start})
+
+
+def test_a_source_of_an_unknown_class_or_stream_is_refused(desk: Desk) -> None:
+    for wrong in ({"cls": "silver"}, {"log": "/nowhere"}):
+        assert "error" in desk.say({**desk.hello, "offset": desk.start, **wrong})
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)

@@ -11,7 +11,7 @@ import pytest
 from penstock.control import past
 from penstock.control.changing import change_class
 from penstock.control.memory import CostMemory
-from penstock.control.past import NAMES, OTHERS, QUERIES, READERS, Past
+from penstock.control.past import AWAY_S, NAMES, OTHERS, QUERIES, READERS, Past
 from penstock.grants.offset import Books, Offset
 
 
@@ -21,12 +21,14 @@ def cluster(virtual: Any) -> Any:
 
 
 def come_and_go(virtual: Any, cluster: Any, log: Any, count: int, seconds: float = 0.2) -> None:
-    """So many queries are there one after the other."""
+    """So many queries are there one after the other, and then away for so long that they are not awaited."""
     for i in range(count):
         query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15), seed=i)
         cluster.run(seconds)
         cluster.governor.leave(query.connections[query.key])
         query.stopped = True
+    cluster.timer.advance(AWAY_S)
+    cluster.governor.leave(object())
 
 
 def test_queries_that_are_gone_do_not_raise_the_floor_of_those_that_are_there(virtual: Any) -> None:
@@ -92,6 +94,18 @@ def test_a_query_that_was_forgotten_and_comes_back_counts_once(virtual: Any, clu
     assert "gone0" in found["queries"]
     assert "gone0" not in found["past"]
     assert found["admitted"] == sum(q.offsets[q.key].books.admitted for q in cluster.queries.values())
+
+
+def test_queries_whose_lines_break_all_at_once_are_not_forgotten(virtual: Any, cluster: Any) -> None:
+    log = virtual.stream(cluster, 2_000.0, 400.0)
+    queries = [cluster.add(f"q{i}", "gold", log) for i in range(2 * QUERIES)]
+    known = dict(cluster.governor.queries)
+    for query in queries:
+        cluster.governor.leave(query.connections[query.key])
+    for query in queries:
+        cluster.connect(query, query.key)
+    assert cluster.governor.queries == known
+    assert not cluster.status()["classes"]["gold"]["past"]
 
 
 def test_a_query_that_has_just_ended_is_shown_as_it_was(virtual: Any, cluster: Any) -> None:

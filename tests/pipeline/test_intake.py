@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -220,6 +221,22 @@ def test_a_file_that_did_not_fit_is_taken_when_it_was_put_right(tmp_path: Path) 
     folder = Folder(tmp_path)
     folder.write("n\n1\nx\n")
     progress = folder.take(lambda: folder.write("n\n1\n2\n"))
+    assert folder.numbers() == [1, 2]
+    assert progress.error is None
+
+
+@pytest.mark.parametrize("what", ["penstock.log.writer.Writer._write", "penstock.pipeline.intake.replace_text"])
+def test_a_file_that_met_a_full_disk_is_taken_when_there_is_room_again(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    folder.write("n\n1\n2\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(what, full)
+    progress = folder.take(monkeypatch.undo)
     assert folder.numbers() == [1, 2]
     assert progress.error is None
 

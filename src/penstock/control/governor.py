@@ -22,7 +22,7 @@ from penstock.control.guard import Guard
 from penstock.control.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.memory import CostMemory
 from penstock.control.observe import ClassPlant
-from penstock.control.past import QUERIES, Past
+from penstock.control.past import AWAY_S, QUERIES, Past
 from penstock.control.paths import Paths
 from penstock.control.redistribution import Redistribution
 from penstock.control.scheduling import Scheduler
@@ -186,7 +186,7 @@ class Governor:
             del self.readers[reader.id]
             query = self.queries[reader.query]
             del query.readers[reader.id]
-            query.past[reader.id] = self.as_it_is(reader)
+            query.past[reader.id] = self._as_it_left(reader)
             self.sic.gone(query.key, reader.id)
             self.paths.changed()
             query.leader = None
@@ -206,8 +206,9 @@ class Governor:
         for name in self.classes:
             gone = [q for q in self.queries.values() if q.cls == name and not q.readers]
             for query in sorted(gone, key=lambda q: q.left_s)[: max(0, len(gone) - QUERIES)]:
-                self.past.fold(name, query.name, query.past)
-                self.forget(query)
+                if self.timer() - query.left_s >= AWAY_S:
+                    self.past.fold(name, query.name, query.past)
+                    self.forget(query)
 
     def forget(self, query: Query) -> None:
         """Lets go of all that is kept of a query but its rows."""
@@ -231,6 +232,14 @@ class Governor:
         rows, oldest_s = left_of(reader.log, reader.counted.end, self._sightings.of(reader.log))
         age_s = None if oldest_s is None else self._age_s(oldest_s)
         return Gone(reader.log.name, reader.counted, rows, age_s, reader.token)
+
+    def _as_it_left(self, reader: Reader) -> Gone:
+        """The same; where its log cannot be looked at any more, nothing is known to wait."""
+        try:
+            return self.as_it_is(reader)
+        except Exception as error:  # or the slot of its query would be taken for ever
+            _log.warning("what waits for reader %s is not known: %r", reader.id, error)
+            return Gone(reader.log.name, reader.counted, 0, None, reader.token)
 
     def _release(self, query: Query) -> None:
         assert query.lease is not None

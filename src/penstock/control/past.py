@@ -13,6 +13,9 @@ from penstock.control.members import Gone
 
 QUERIES = 32
 """Of a class that have ended and are still shown one by one; and of one query, readers."""
+AWAY_S = 60.0
+"""So long every query that ended is kept: its line may only be broken, as those of all queries are when the
+control plane was stopped for a while, and its cost would be learned anew."""
 NAMES = 256
 """Of a class with totals of their own; what comes after them is put together."""
 OTHERS = "(others)"

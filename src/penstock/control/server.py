@@ -35,7 +35,7 @@ from penstock.errors import InvalidInputError, PenstockError, RefusedError
 _log = logging.getLogger(__name__)
 
 BEAT_S = 0.02
-ASKED_BY_SOURCES = ("ask", "finish", "planned")
+ASKED_BY_SOURCES = ("hello", "ask", "finish", "planned")
 """An error here would end the query, so only a refusal that is meant is one."""
 
 
@@ -146,12 +146,15 @@ class ControlServer:
                 )
             call = self._operations.understood(connection, message)
         except InvalidInputError as error:
+            if isinstance(error.__cause__, OSError):  # of the system, as "too many open files"
+                raise error.__cause__ from None
             return _refused(error)
         except PenstockError as error:
             return _error("the control plane can do it", str(error))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             return _error("a message is well formed", repr(error), "see client.py")
-        refusals = RefusedError if message["op"] in ASKED_BY_SOURCES else InvalidInputError
+        by_source = message["op"] in ASKED_BY_SOURCES
+        refusals = RefusedError if by_source and message["op"] != "hello" else InvalidInputError
         try:
             answer = call()
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -159,7 +162,7 @@ class ControlServer:
         except refusals as error:
             return _refused(error)
         except Exception as error:
-            if message["op"] in ASKED_BY_SOURCES:
+            if by_source:
                 raise
             _log.exception("%s failed", message["op"])
             return _error("the control plane can do it", repr(error))

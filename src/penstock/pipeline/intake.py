@@ -130,10 +130,15 @@ class Intake:
                 if self._take(path, state, stop):
                     self._done[path] = state
                     self.taken.left_out.pop(path, None)
-            except PenstockError as error:
+            except InvalidInputError as error:
                 self._done[path] = state  # until it changes
-                self.taken.left_out.pop(path, None)
-                self.taken.left_out[path] = str(error)
+                self._leave_out(path, str(error))
+            except (PenstockError, OSError) as error:  # of the log, as a full disk: the next look tries again
+                self._leave_out(path, str(error))
+
+    def _leave_out(self, path: Path, why: str) -> None:
+        self.taken.left_out.pop(path, None)
+        self.taken.left_out[path] = why
 
     def _age_s(self, state: FileState) -> float:
         return self._clock() - state.mtime_ns / 1e9
