@@ -225,7 +225,9 @@ def test_a_file_that_did_not_fit_is_taken_when_it_was_put_right(tmp_path: Path) 
     assert progress.error is None
 
 
-@pytest.mark.parametrize("what", ["penstock.log.writer.Writer._write", "penstock.pipeline.intake.replace_text"])
+@pytest.mark.parametrize(
+    "what", ["penstock.log.writer.Writer._write", "penstock.pipeline.intake.replace_text"]
+)
 def test_a_file_that_met_a_full_disk_is_taken_when_there_is_room_again(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
