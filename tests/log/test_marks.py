@@ -47,6 +47,23 @@ def test_recovery_says_how_many_complete_appends_and_rows_were_lost(
     assert "unfinished" not in caplog.text
 
 
+def test_a_trim_while_marks_are_checked_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(segment_rows=1, file_bytes=1))
+    for value in range(600):
+        log.append(rows(value, 1))
+    positions = {0: 560}
+    marks, look = marks_at(log, positions), log.mark
+
+    def trimmed_just_now(partition: int, position: int) -> int:
+        assert log.trim(partition, position) == position
+        return look(partition, position)
+
+    monkeypatch.setattr(log, "mark", trimmed_just_now)
+    check_marks(log, positions, marks)
+    assert look(0, 560) == 0, "its index is compacted"
+    log.close()
+
+
 def test_a_mark_lasts_through_appends_restarts_trims_and_compactions(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(segment_rows=1, file_bytes=1))
     for value in range(600):
