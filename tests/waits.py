@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """No verdict depends on it: only something that is stuck makes a test wait so long."""
-PROCESS_S = 600.0
+PROCESS_S = 1200.0
 """The same for a process that does many things, as a whole run on Spark."""
 
 Found = TypeVar("Found")
