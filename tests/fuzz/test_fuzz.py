@@ -49,6 +49,20 @@ def test_a_case_does_the_same_each_time_and_much_of_it(fuzz: Any) -> None:
     assert min(tallies[0][0][what] for what in ("grants", "checks", "rows admitted")) > 5
 
 
+@pytest.mark.parametrize("seed", [2, 3, 21])
+def test_the_sources_of_the_plant_make_the_same_offsets_as_the_real_ones(fuzz: Any, seed: int) -> None:
+    same = frozenset({"crash", "quiet", "hush", "replace", "change", "lose"})
+    case = replace(fuzz.case.draw(seed, SECONDS), features=same)
+    found = []
+    for real in (True, False):
+        with fuzz.world.World(case, real) as world:
+            world.run()
+            batches = [b for running in world.running.values() for b in running.query.batches]
+            found.append([(b.began_s, replace(b.offset, stream="")) for b in batches])
+    assert found[0] == found[1]
+    assert len(found[0]) > 10
+
+
 @pytest.mark.parametrize("name", ["replay forgets the plan's seed", "late rows count as admitted"])
 def test_a_planted_defect_is_noticed(fuzz: Any, name: str) -> None:
     found = fuzz.mutations.caught(name, PLANTED[name], 1, 2 * SECONDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.server import HOLD_S
+from penstock.control.operations import HOLD_S
 from penstock.errors import InvalidInputError
 from penstock.grants.offset import Offset
 from penstock.sim.microbatch import (

@@ -44,6 +44,7 @@ class RealSource:
         self.client = WireClient(wire)
         planner._asking = Asking(options, world.cluster.timer, _pause)
         planner._asking._client = self.client  # type: ignore[assignment]
+        self._available_now = available_now
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self._done: Offset | None = None
@@ -60,7 +61,9 @@ class RealSource:
                 found = _json(self.reader.latestOffset(encoded, ReadMaxRows(sys.maxsize)))
             except Held as held:
                 yield Pause(held.seconds, held.held)
-                continue
+                if held.held or self._available_now:
+                    continue
+                return None  # it waited for a control plane that is silent, and has nothing new
             return None if found == encoded else Offset.from_json(found)
 
     def plan(self, offset: Offset) -> Waits[Planned]:
@@ -86,7 +89,7 @@ class RealSource:
         self._done = offset
 
     def lose(self) -> None:
-        self.client.close()
+        self.client.lose()
 
     def close(self) -> None:
         self.reader.stop()

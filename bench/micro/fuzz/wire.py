@@ -107,26 +107,15 @@ class WireClient:
         self._connection: object | None = None
         self._server: VirtualServer | None = None
         self._pending: tuple[bytes, Coroutine[Any, Any, dict[str, Any]]] | None = None
+        self._broken = False
 
     @property
     def connected(self) -> bool:
-        self._check()
         return self._connection is not None
 
-    def _check(self) -> None:
-        """Notices a control plane that is gone."""
-        if self._server is not None and (self._wire.cluster.silent or self._server is not self._wire.server):
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._pending is not None:
-            self._pending[1].close()
-        self._connection = self._server = self._pending = None
-
     def request(self, message: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        lost = self._pending is not None
-        self._check()
-        if self._wire.cluster.silent or (lost and self._pending is None):
+        if self._wire.cluster.silent or self._broken:
+            self._broken = False
             raise ControlSilentError("the control plane answers; got silence; hint: wait")
         if self._connection is None:
             self._connection, self._server = object(), self._wire.server
@@ -151,11 +140,17 @@ class WireClient:
             raise
         raise Held(self._server.poll_s)
 
+    def lose(self) -> None:
+        """The connection breaks: both sides notice."""
+        self._broken = self._connection is not None
+        self.close()
+
     def close(self) -> None:
         """Ends the connection: the control plane notices."""
-        self._check()
-        connection, server = self._connection, self._server
-        self._forget()
-        if connection is not None and server is not None:
+        connection, server, pending = self._connection, self._server, self._pending
+        self._connection = self._server = self._pending = None
+        if pending is not None:
+            pending[1].close()
+        if connection is not None and server is not None and server.governor is self._wire.cluster.governor:
             server.governor.leave(connection)
             server.notify()

@@ -65,10 +65,15 @@ class Running:
 
 
 class World:
-    """Everything that one case is about. Use as a context manager: it lies in a temporary folder."""
+    """Everything that one case is about. Use as a context manager: it lies in a temporary folder.
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    Args:
+        case: What happens.
+        real: Whether its sources are the real ones, else those of the plant.
+    """
+
+    def __init__(self, case: Case, real: bool = True) -> None:
+        self.case, self.real = case, real
         self.streams: dict[str, Fed] = {}
         self.running: dict[str, Running] = {}
         self.truths: dict[str, Truth] = {}
@@ -149,7 +154,7 @@ class World:
             token=token,
             offsets=offsets,
             available_now=case.available_now,
-            source=source,
+            source=source if self.real else None,
         )
         if self.case.has("poison"):
             running.query.fails = lambda given: self._fails(running, given)

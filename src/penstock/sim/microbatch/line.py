@@ -82,11 +82,12 @@ class Line:
         self.leads = True
         """Whether its last question could open a grant of its query."""
         self._governor: Governor | None = None
+        self._broken = False
 
     def connect(self, offset: Offset) -> Governor:
-        """Joins, unless it is connected to the present control plane; a silent one is an error."""
-        if self.host.silent:
-            self._governor = None
+        """Joins, unless it is connected; a silent control plane, or a connection that broke, is an error."""
+        if self.host.silent or self._broken:
+            self._broken = False
             raise silence()
         governor = self.host.governor
         if self._governor is not governor:
@@ -138,6 +139,17 @@ class Line:
         self.host.tell("finished", self.reader, start=start.to_json())
         self.host.wake()
 
+    def lose(self) -> None:
+        """The connection breaks: the source notices with its next question, or with the one on hold."""
+        self._broken = self._governor is not None
+        self.close()
+
+    def renew(self, offset: Offset) -> None:
+        """A new process connects, if somebody is there. One of several readers joins with its question."""
+        self._broken = False
+        if not self.host.silent and not self.joining.slot:
+            self.connect(offset)
+
     def close(self) -> None:
         """The connection ends, for whatever reason: its query's slot is free."""
         governor, self._governor = self._governor, None
@@ -151,7 +163,8 @@ class Line:
 
     def _pause(self) -> Waits[None]:
         yield Pause(poll_s(self.host.held + 1), held=True)
-        if self._governor is None or self._governor is not self.host.governor:
+        if self._governor is None:
+            self._broken = False
             raise silence()
 
 

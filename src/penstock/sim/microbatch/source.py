@@ -101,11 +101,8 @@ class GovernedSource:
     ) -> None:
         self.line, self.log = line, line.log
         self._stw_us = round(stw_s * 1e6)
-        self._fail_open_after_s, self._poison_after, self._attempts = (
-            fail_open_after_s,
-            poison_after,
-            attempts,
-        )
+        self._fail_open_after_s = fail_open_after_s
+        self._poison_after, self._attempts = poison_after, attempts
         self._until = ends_of(self.log) if available_now else None
         self._attempted: int | None = None
         self._selected: tuple[Offset, list[Selection]] | None = None
@@ -113,8 +110,7 @@ class GovernedSource:
         self._alone_rows, self._sources = FIRST_ROWS, 1
 
     def connect(self, offset: Offset) -> None:
-        if not self.line.host.silent:
-            self.line.connect(offset)
+        self.line.renew(offset)
 
     def latest(self, start: Offset) -> Waits[Offset | None]:
         if self._until is not None:
@@ -219,7 +215,7 @@ class GovernedSource:
         """Nothing is trimmed here: no registry has to know."""
 
     def lose(self) -> None:
-        self.line.close()
+        self.line.lose()
 
     def close(self) -> None:
         self.line.close()
