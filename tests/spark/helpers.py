@@ -21,6 +21,7 @@ from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.spark.flow import Flow
+from penstock.spark.starting import start_in_turn
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60
@@ -63,14 +64,14 @@ def fill(log: EmbeddedLog, ids: range, appends: int = 1) -> None:
 
 
 def to_memory(frame: DataFrame, name: str, **options: str) -> StreamingQuery:
-    """A query whose results are the table `name`."""
-    return frame.writeStream.format("memory").queryName(name).options(**options).start()
+    """A query whose results are the table `name`; it asks for rows, or has ended."""
+    return start_in_turn(frame.writeStream.format("memory").queryName(name).options(**options).start)
 
 
 def to_files(frame: DataFrame, folder: Path) -> StreamingQuery:
     """A query whose results are parquet files, each row once, also when it is started again."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.option("path", str(folder / "results")).start()
+    return start_in_turn(writer.option("path", str(folder / "results")).start)
 
 
 def windows(frame: DataFrame) -> DataFrame:

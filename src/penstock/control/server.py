@@ -231,6 +231,8 @@ class ControlServer:
             case "windows":
                 self.governor.windowed.update(message["tokens"])
                 return {"ok": True}
+            case "joined":
+                return {"joined": Counter(reader.token for reader in self.governor.readers.values())}
             case "left":
                 joined = Counter(reader.token for reader in self.governor.readers.values())
                 mine = [query.key for query in self._queries(message)]
