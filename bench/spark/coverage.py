@@ -21,6 +21,7 @@ from penstock.log.paced import PacedLog, create_paced
 from penstock.log.schedule import schedule_constant
 from penstock.policies.quality.estimates import AGGREGATES
 from penstock.spark.capacity import find_batch_rows, warm_up
+from penstock.spark.starting import start_in_turn
 
 from .rig import Rig, median
 
@@ -146,7 +147,7 @@ def _start(case: Case, to: Path | None) -> Any:
     def start(rows: DataFrame, checkpoint: str) -> StreamingQuery:
         writer = estimated(rows, case).writeStream.option("checkpointLocation", checkpoint)
         writer = writer.format("noop") if to is None else writer.format("parquet").option("path", str(to))
-        return writer.start()
+        return start_in_turn(writer.start)
 
     return start
 

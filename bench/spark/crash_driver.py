@@ -27,12 +27,16 @@ def main(folder: Path, seconds: float) -> None:
         with log_sink(folder / "log" / "results", results.schema) as sink:
             files = for_files.select("k", "v", "_position", "_seq").writeStream.format("parquet")
             queries = [
-                files.option("checkpointLocation", str(folder / "checkpoint-files")).start(
-                    str(folder / "files")
+                flow.start(
+                    files.option("checkpointLocation", str(folder / "checkpoint-files")).option(
+                        "path", str(folder / "files")
+                    )
                 ),
-                results.writeStream.foreachBatch(sink)
-                .option("checkpointLocation", str(folder / "checkpoint-stream"))
-                .start(),
+                flow.start(
+                    results.writeStream.foreachBatch(sink).option(
+                        "checkpointLocation", str(folder / "checkpoint-stream")
+                    )
+                ),
             ]
             print(f"running {flow.control.pid if flow.control else 0}", flush=True)
             until = time.monotonic() + seconds

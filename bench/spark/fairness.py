@@ -22,6 +22,7 @@ from penstock.log.paced import create_paced
 from penstock.log.protocol import ORIGIN, POSITION
 from penstock.log.schedule import Schedule, schedule_from_counts
 from penstock.policies.quality.fairness import Spread
+from penstock.spark.starting import start_in_turn
 
 from .rig import Rig
 from .twelve import to_nowhere
@@ -150,7 +151,6 @@ class Thirty:
         self._start_segment()
         for place in places():
             self._start(place)
-            self._await_readers(place)
         for log in self._logs.values():
             log.begin()
         return self
@@ -162,21 +162,15 @@ class Thirty:
         rows = self.flow.read_stream("raw", "all", ORIGIN, WRITER)
         passed = rows.where("v >= 20")
         writer = passed.writeStream.foreachBatch(self.flow.share("shared", passed)).queryName(WRITER)
-        self.queries.append(writer.option("checkpointLocation", str(self._rig.new("cp"))).start())
+        self.queries.append(
+            start_in_turn(writer.option("checkpointLocation", str(self._rig.new("cp"))).start)
+        )
 
     def _start(self, place: Place) -> None:
         readers = self.flow.query(place.name, "all")
         rows = [readers.read_stream(stream, [POSITION]) for stream in place.streams]
         result = result_of(place.kind, rows[0], rows[1] if len(rows) > 1 else None)
         self.queries.append(to_nowhere(result, str(self._rig.new("cp")), place.name))
-
-    def _await_readers(self, place: Place) -> None:
-        """Started all at once, Python processes of sources do not find the JVM in time."""
-        deadline_s = time.monotonic() + READY_S
-        while len(self.status().get(place.name, {"readers": {}})["readers"]) < len(place.streams):
-            if time.monotonic() > deadline_s:
-                raise PenstockError(f"query {place.name} asks for rows within {READY_S:g} s; got silence")
-            time.sleep(0.1)
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By query."""

@@ -17,6 +17,7 @@ from penstock.bench import BenchRun, bench
 from penstock.log.paced import PacedLog
 from penstock.log.schedule import schedule_from_arrivals
 from penstock.sim import workloads
+from penstock.spark.starting import start_in_turn
 
 from .rig import (
     MEASURED_S,
@@ -103,7 +104,7 @@ def _error_percent(rig: Rig, capacity_per_s: float, settings: dict[str, Any]) ->
 
 def _to_memory(stream: DataFrame, checkpoint: str, name: str) -> StreamingQuery:
     writer = heavy(stream).writeStream.format("memory").queryName(name).outputMode("append")
-    return writer.option("checkpointLocation", checkpoint).start()
+    return start_in_turn(writer.option("checkpointLocation", checkpoint).start)
 
 
 def _measure(rig: Rig, kind: str, load: float, capacity_per_s: float) -> Cell:

@@ -34,6 +34,7 @@ from penstock.spark.capacity import (
 )
 from penstock.spark.flow import Flow
 from penstock.spark.measured import Batch, batches, delays, rows_in_time
+from penstock.spark.starting import start_in_turn
 
 FILLED_ROWS = 200_000_000
 KEYS = 1000
@@ -84,14 +85,14 @@ def start_noop(stream: DataFrame, checkpoint: str, every_s: float = 0.0) -> Stre
     """The heavy query into nowhere, with a trigger's interval if it is told one."""
     writer = heavy(stream).writeStream.format("noop").outputMode("append")
     writer = writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
-    return writer.option("checkpointLocation", checkpoint).start()
+    return start_in_turn(writer.option("checkpointLocation", checkpoint).start)
 
 
 def start_light(stream: DataFrame, checkpoint: str) -> StreamingQuery:
     """A plain windowed aggregate: little work a row, so that the source's own cost shows."""
     counted = stream.withWatermark("ts", "1 second").groupBy(F.window("ts", "1 second"), "k")
     writer = counted.agg(F.count("*").alias("n"), F.avg("v").alias("a")).writeStream.format("noop")
-    return writer.outputMode("append").option("checkpointLocation", checkpoint).start()
+    return start_in_turn(writer.outputMode("append").option("checkpointLocation", checkpoint).start)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from penstock.log.schedule import schedule_constant
 from penstock.spark.capacity import find_batch_rows, probe, warm_up
 from penstock.spark.flow import Flow
 from penstock.spark.measured import Batch, batches
+from penstock.spark.starting import start_in_turn
 
 from .rig import SEGMENT_ROWS, Rig, pool_rows
 
@@ -95,7 +96,7 @@ ALONE: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 def to_nowhere(result: DataFrame, checkpoint: str, name: str | None = None) -> StreamingQuery:
     writer = result.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
-    return (writer if name is None else writer.queryName(name)).start()
+    return start_in_turn((writer if name is None else writer.queryName(name)).start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,8 @@ def _start(rig: Rig, flow: Flow, governed_by: str, cls: str, kind: str, sharing:
     if writes:
         result = chosen(rows)
         writer = result.writeStream.foreachBatch(flow.share("segment", result)).queryName(name)
-        return Running(cls, kind, writer.option("checkpointLocation", checkpoint).start(), (stream,))
+        query = start_in_turn(writer.option("checkpointLocation", checkpoint).start)
+        return Running(cls, kind, query, (stream,))
     if cls == "class3":
         rows = prepared(rows)
     result = rows.select("k", "v", "h") if "h" in rows.columns and kind == "chosen" else ALONE[kind](rows)

@@ -139,7 +139,10 @@ NANOSECOND = 1_700_000_000_123_456_789
         ("3000000000 * 4000000000 + 1180591620717411303424", [1.2e19 + 2.0**70] * 3),
         ("CASE WHEN id >= 1000.0 THEN 0 WHEN id IS NOT NULL THEN 1 END", [0.0, 1.0, 0.0]),
         (f"CASE WHEN id > {2**53} AND id <= {NANOSECOND - 1} THEN 0 ELSE 1 END", [0.0, 1.0, 1.0]),
-        ("CASE WHEN amount IN (3000000, -5) THEN round(amount / 7, 2) ELSE u END", [428571.43, 1.0, 1000.0]),
+        (
+            "CASE WHEN amount IN (3000000, -5) THEN round(amount / 7.0, 2) ELSE u END",
+            [428571.43, 1.0, 1000.0],
+        ),
     ],
 )
 def test_integers_neither_wrap_nor_are_refused_for_their_size(text: str, worth: list[float]) -> None:

@@ -7,11 +7,9 @@ import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +24,7 @@ from penstock.grants.offset import Offset
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.writer import LogConfig
 from penstock.spark.flow import Flow
+from penstock.spark.starting import start_in_turn
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60
@@ -77,38 +76,13 @@ def again(starts: Callable[[], Found]) -> Found:
     return starts()
 
 
-def has_asked(query: StreamingQuery) -> bool:
-    """Whether a query has had an answer to its first question."""
-    said = query.status["message"]
-    return said.startswith(("Processing", "Waiting")) or query.lastProgress is not None
-
-
 def begin(
-    start: Callable[[], StreamingQuery], asked: Callable[[StreamingQuery], object] = has_asked
+    start: Callable[[], StreamingQuery], asked: Callable[[StreamingQuery], object] | None = None
 ) -> StreamingQuery:
-    """Starts a query and waits until it has asked for rows, or failed; again, if its planner was too late.
-
-    So queries start one after the other: planners that start at once make each other late.
-    """
-    for _ in range(TRIES):
-        query = started = start()
-        waits.until(
-            lambda: not started.isActive or asked(started),  # noqa: B023
-            "a query's first question",
-            lambda: started.status,  # noqa: B023
-        )
-        error = query.exception()
-        if error is None or NOT_CONNECTED not in str(error):
-            break
-        _forget(query)
-    return query
-
-
-def _forget(query: StreamingQuery) -> None:
-    """Removes an empty folder of offsets, which a sink that cannot go on takes for those of batches."""
-    root = unquote(urlsplit(str(query._jsq.streamingQuery().resolvedCheckpointRoot())).path)
-    with suppress(OSError):
-        (Path(root) / "offsets").rmdir()
+    """Starts a query and waits until it has asked for rows, or failed; again, if its planner was too late."""
+    if asked is None:
+        return start_in_turn(start)
+    return start_in_turn(start, asks=lambda query: lambda: bool(asked(query)))
 
 
 def run_now(writer: DataStreamWriter) -> StreamingQuery:
@@ -191,7 +165,7 @@ def fill(log: EmbeddedLog, ids: range, appends: int = 1) -> None:
 
 
 def to_memory(frame: DataFrame, name: str, **options: str) -> StreamingQuery:
-    """A query whose results are the table `name`."""
+    """A query whose results are the table `name`; it asks for rows, or has ended."""
     return begin(frame.writeStream.format("memory").queryName(name).options(**options).start)
 
 

@@ -13,8 +13,8 @@ from tests.spark.helpers import again
 from penstock.cli import main
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.pipeline.load import load_pipeline
+from penstock.spark.beside import importable
 from penstock.spark.calibrate import calibrate_query
-from penstock.spark.run import importable
 
 QUERIES: dict[str, dict[str, Any]] = {
     "mine": {

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.readers import ReaderRegistry
 from penstock.pipeline.load import load_pipeline
-from penstock.spark.run import failure, not_ready, run_pipeline
+from penstock.spark.run import failure, run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,27 +199,6 @@ def test_the_gist_of_a_failure_is_its_root() -> None:
     )
     assert failure(text) == "ValueError: inner"
     assert failure("[STREAM_FAILED] Query terminated\n=== Plan ===") == "[STREAM_FAILED] Query terminated"
-
-
-def test_a_pipeline_is_ready_when_its_own_queries_ask_and_new_ones_are_past_their_first_batch() -> None:
-    def status(**queries: tuple[int, bool, int]) -> dict[str, Any]:
-        keys = ("readers", "running", "batches")
-        named = {
-            key: {"name": key.rstrip("_"), **dict(zip(keys, (["x"] * query[0], *query[1:]), strict=True))}
-            for key, query in queries.items()
-        }
-        return {"classes": {"gold": {"queries": named}}}
-
-    wanted = {"one": 1, "two": 2}
-    assert not_ready(status(theirs=(1, True, 3)), wanted, ()) == ["one", "two"], (
-        "another driver's is no matter"
-    )
-    assert not_ready(status(one=(1, False, 0), two=(1, False, 0)), wanted, ()) == ["two"], (
-        "a source is missing"
-    )
-    assert not_ready(status(one=(1, False, 0), two=(2, True, 1)), wanted, ()) == ["two"], "a batch runs"
-    assert not_ready(status(one=(1, False, 0), two=(2, False, 0)), wanted, ["one"]) == ["one"]
-    assert not_ready(status(one=(1, False, 1), two=(1, False, 0), two_=(1, False, 0)), wanted, ["one"]) == []
 
 
 def cql(text: str, **more: Any) -> dict[str, Any]:

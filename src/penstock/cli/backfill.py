@@ -99,7 +99,7 @@ def backfill_command(
         return
     try:
         from penstock.spark.backfill_query import Asked, backfill_query
-        from penstock.spark.run import importable
+        from penstock.spark.beside import importable
         from penstock.spark.session import pipeline_session
     except ImportError as error:
         raise MissingExtraError("penstock backfill", error.name or "pyspark", "spark") from None

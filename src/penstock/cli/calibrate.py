@@ -195,8 +195,8 @@ def _calibrate_spark(pipeline: Path, query: str | None, changes: dict[str, Any],
 
     config = load_pipeline(pipeline, changes)
     try:
+        from penstock.spark.beside import importable
         from penstock.spark.calibrate import calibrate_query
-        from penstock.spark.run import importable
     except ImportError as missing:
         raise MissingExtraError("calibrating Spark", "pyspark", "spark") from missing
     progress = Console(stderr=True).status("Starting Spark, then probing in small and large batches")

@@ -126,6 +126,8 @@ class Operations:
             case "windows":
                 tokens = set(message["tokens"])
                 return lambda: governor.windowed.update(tokens)
+            case "joined":
+                return lambda: {"joined": self._joined()}
             case "left":
                 tokens = set(message["tokens"])
                 return lambda: self._left(tokens)
@@ -149,9 +151,12 @@ class Operations:
         return {"floor_s": self.governor.floor_s(cls)}
 
     def _left(self, tokens: set[str]) -> dict[str, Any]:
-        joined = Counter(reader.token for reader in self.governor.readers.values())
         mine = [query.key for query in self._queries(tokens)]
-        return {"unfinished": [q for q in self.governor.unfinished() if q in mine], "joined": joined}
+        return {"unfinished": [q for q in self.governor.unfinished() if q in mine], "joined": self._joined()}
+
+    def _joined(self) -> Counter[str]:
+        """By token, readers that are there."""
+        return Counter(reader.token for reader in self.governor.readers.values())
 
     def _mark(self) -> None:
         for governed in self.governor.classes.values():

@@ -21,6 +21,7 @@ from penstock.model import FloatArray
 from penstock.spark.capacity import Capacity, find_batch_rows, probe, read_ungoverned, stop_quietly, warm_up
 from penstock.spark.flow import attach
 from penstock.spark.measured import Batch, batches, delays
+from penstock.spark.starting import start_in_turn
 
 CLASSES: dict[str, dict[str, Any]] = {
     "gold": {"target": 5.0, "priority": 6.0},
@@ -145,7 +146,7 @@ def rows() -> list[pa.RecordBatch]:
 
 
 def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
-    """Counts, means and a digest by device and second: a few microseconds a row."""
+    """Counts, means and a digest by device and second: a few microseconds a row. Returns when it asks."""
     text = F.concat(F.col("device").cast("string"), F.lit(":"), F.col("value").cast("string"))
     results = (
         stream.withColumn("digest", F.sha2(F.sha2(F.sha2(text, 512), 512), 512))
@@ -154,7 +155,7 @@ def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
         .agg(F.count("*").alias("rows"), F.avg("value").alias("mean"), F.max("digest").alias("digest"))
     )
     writer = results.writeStream.format("noop").outputMode("append")
-    return writer.option("checkpointLocation", checkpoint).start()
+    return start_in_turn(writer.option("checkpointLocation", checkpoint).start)
 
 
 def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:

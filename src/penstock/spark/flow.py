@@ -16,7 +16,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.config import FlowConfig, load_flow_config
 from penstock.control.client import ControlClient, ControlSilentError
@@ -30,11 +30,15 @@ from penstock.spark.session import adopt_session
 from penstock.spark.shared import check_shared
 from penstock.spark.sink import LogStreamSink, log_sink
 from penstock.spark.source import FORMAT_NAME, PenstockSource, SourceOptions
+from penstock.spark.starting import await_question, start_in_turn, too_late, was_late
 
 _log = logging.getLogger(__name__)
 
 MOST_LETTERS = 64
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
+STARTING_S = 15.0
+"""Time in which a query that was just started asks, or Spark gives up on it. A source's Python process that
+finds its query stopped before it has connected reports that as a traceback."""
 LEAVING_S = 10.0
 """Time in which a stopped query's source is gone."""
 
@@ -166,6 +170,23 @@ class Flow:
                 f"stream {name} is in the log at {self.config.log}", "no stream there", "create it first"
             )
         return found
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Starts a query and waits until it has asked for rows: then the next one can be started.
+
+        Spark gives the Python process of a source ten seconds to connect. Queries that are started together,
+        or beside others that run, may miss that; this one is then started again, a few times.
+
+        Args:
+            writer: `result.writeStream` with its sink and options, not started.
+
+        Returns:
+            The query. It may have ended already: `exception()` says why.
+        """
+        query = start_in_turn(writer.start, _log.warning)
+        if was_late(query):
+            raise PenstockError(too_late(query.name)) from query.exception()
+        return query
 
     # -- sharing --------------------------------------------------------------------------------
 
@@ -318,6 +339,8 @@ class Flow:
         with suppress(Py4JError):  # Spark was stopped before, and its queries with it
             running = self.active_queries()
         for query in running:
+            with suppress(PenstockError):  # it is stopped where it is
+                await_question(query, STARTING_S)
             query.stop()
         self._agent.close()
         for name, sink in self._sinks.items():

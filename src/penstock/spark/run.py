@@ -12,13 +12,12 @@ The run directory holds, beside what the control plane records (see `penstock.co
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,13 @@ from penstock.errors import PenstockError
 from penstock.pipeline.passing import PassingReaders, forget_killed_runs
 from penstock.pipeline.settle import settle_views
 from penstock.pipeline.spec import PipelineConfig
+from penstock.spark.beside import importable
 from penstock.spark.build import Built, build_queries, load_functions, prepare_streams, start_query
 from penstock.spark.flow import Flow
 from penstock.spark.produce import ProducerProcess
 from penstock.spark.report import class_report, own_status, query_report
 from penstock.spark.session import pipeline_session
+from penstock.spark.starting import not_ready, start_in_turn, too_late, was_late
 from penstock.spark.statistics import Selectivity, family_costs, sampled_fractions
 
 STATUS_EVERY_S = 1.0
@@ -169,7 +170,8 @@ class _Running:
             self._note(f"{built.name}: class {query.cls}, {query.sink.kind} sink, {built.guarantee}")
         new = {built.name for built in self.built if not (Path(built.checkpoint) / "commits").exists()}
         for built in self.built:
-            self.queries[built.name] = start_query(self.spark, self.config, built)
+            start = partial(start_query, self.spark, self.config, built)
+            self.queries[built.name] = start_in_turn(start, self._note)
             self._selectivity[built.name] = Selectivity()
         self._await_readiness(new)
         self.producers.begin()
@@ -258,7 +260,8 @@ class _Running:
                 continue
             error = query.exception()
             text = "it was stopped" if error is None else str(error)
-            self.failed[name] = "it was stopped" if error is None else failure(text)
+            late = was_late(query)
+            self.failed[name] = text if error is None else too_late(name) if late else failure(text)
             self._record(f"errors/{name}.txt", text + "\n")
             self._note(f"query {name} failed: {self.failed[name]}")
 
@@ -374,22 +377,6 @@ class _Running:
                 built.sink.close()
 
 
-def not_ready(status: Mapping[str, Any], wanted: Mapping[str, int], new: Collection[str]) -> list[str]:
-    """Queries that do not ask for rows yet.
-
-    Args:
-        status: Of the driver's own queries, see `own_status`.
-        wanted: By query, how many sources it has.
-        new: Queries that begin with an empty batch, which must be over.
-    """
-    readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
-    for query in (query for cls in status["classes"].values() for query in cls["queries"].values()):
-        if (name := query["name"]) in wanted:
-            readers[name] += len(query["readers"])
-            idle[name] &= not query["running"] and (query["batches"] > 0 or name not in new)
-    return sorted(name for name in wanted if readers[name] < wanted[name] or not idle[name])
-
-
 def failure(text: str) -> str:
     """The gist of what Spark says of a failed query: the exception at the root, not the plan."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -404,25 +391,6 @@ def _is_exception(line: str) -> bool:
 
 def _pretty(config: PipelineConfig) -> str:
     return json.dumps(json.loads(config.to_json()), indent=2)
-
-
-@contextmanager
-def importable(base: Path | None) -> Iterator[None]:
-    """Lets the driver and Spark's Python workers import modules that lie beside the pipeline."""
-    if base is None:
-        yield
-        return
-    place, before = str(base.absolute()), os.environ.get("PYTHONPATH")
-    sys.path.insert(0, place)
-    os.environ["PYTHONPATH"] = place if before is None else f"{place}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        sys.path.remove(place)
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

@@ -187,6 +187,9 @@ def session_settings(
     if local:
         # A host name that does not resolve, or a VPN, would stop the start; and no port faces the network.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Stopping a query inside a batch prints no traceback. Elsewhere Penstock may come to the workers only
+        # with their first task, and the daemon is there before.
+        settings["spark.python.daemon.module"] = "penstock.spark.daemon"
     if _has_local_files(master, local_files):
         # Spark's default forks chmod and readlink four times for each entry of its logs; this one, once.
         settings["spark.sql.streaming.checkpointFileManagerClass"] = (

@@ -57,6 +57,7 @@ from penstock.spark.columns import coalesced, spark_schema, with_metadata
 _log = logging.getLogger(__name__)
 
 FORMAT_NAME = "penstock"
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 LEAST_TASK_ROWS = 20_000
 """Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
 PROGRESS_EVERY_S = 1.0
@@ -135,6 +136,8 @@ class PenstockSource(DataSource):
         return spark_schema(open_stream(options.stream).user_schema, options.metadata)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
+        if _is_planner():
+            sys.excepthook = _quiet_end  # this process belongs to this source alone
         return PenstockStreamReader(self._options())
 
 
@@ -239,6 +242,12 @@ def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
         raise PenstockError(f"{where}: {error}") from error
 
 
+def _is_planner() -> bool:
+    """Whether Spark has started this process for the planning of one source."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == PLANNER
+
+
 def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Stopping a query resets the socket of its planner, which Spark's runner reports as a traceback."""
     if not issubclass(kind, BrokenPipeError | ConnectionResetError):
@@ -249,7 +258,6 @@ class _Planner:
     """The planning side of a reader: the log's headers, the journal, and the line to the control plane."""
 
     def __init__(self, options: SourceOptions) -> None:
-        sys.excepthook = _quiet_end  # this process belongs to this source alone
         self.options = options
         self.log: StreamLog = open_stream(options.stream)
         self._stream = str(read_about(Path(options.stream)).get("id", ""))

@@ -1,0 +1,52 @@
+"""Modules beside a pipeline's file: the driver and Spark's Python workers find them, after all others."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+@contextmanager
+def importable(base: Path | None) -> Iterator[None]:
+    """Lets the driver, and Python processes that start meanwhile, import modules that lie in a directory.
+
+    PYTHONPATH comes before Python's own modules: a `json.py` there would break every process that starts. So
+    it gets a folder of links to those modules alone that have no namesake elsewhere.
+
+    Args:
+        base: The directory; `None` for nothing.
+    """
+    if base is None:
+        yield
+        return
+    place, before = base.absolute(), os.environ.get("PYTHONPATH")
+    with tempfile.TemporaryDirectory(prefix="penstock-modules-") as folder:
+        for module in modules_of(place):
+            (Path(folder) / module.name).symlink_to(module)
+        sys.path.append(str(place))
+        os.environ["PYTHONPATH"] = folder if not before else f"{before}{os.pathsep}{folder}"
+        try:
+            yield
+        finally:
+            sys.path.remove(str(place))
+            if before is None:
+                del os.environ["PYTHONPATH"]
+            else:
+                os.environ["PYTHONPATH"] = before
+
+
+def modules_of(directory: Path) -> list[Path]:
+    """Modules and packages of a directory, without those that Python or another package has as well."""
+    elsewhere = [path for path in sys.path if Path(path or ".").resolve() != directory.resolve()]
+    found = []
+    for path in sorted(directory.iterdir()):
+        name = path.stem if path.suffix == ".py" else path.name
+        is_module = name.isidentifier() and (path.suffix == ".py" or path.is_dir())
+        if is_module and name not in sys.stdlib_module_names and not PathFinder.find_spec(name, elsewhere):
+            found.append(path)
+    return found
