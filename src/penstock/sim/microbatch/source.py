@@ -18,6 +18,7 @@ from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Selection, evened, grant_books, select
 from penstock.grants.sic import row_sic
+from penstock.log.marks import marks_at
 from penstock.log.protocol import StreamLog
 from penstock.model import FloatArray
 from penstock.sim.microbatch.line import Line, Pause, Waits
@@ -163,7 +164,7 @@ class GovernedSource:
     def _propose(self, start: Offset, answer: Answer, alone: bool) -> Offset:
         draft = start.advanced(answer.end, answer.late, answer.plan, Books(), alone)
         sic = row_sic(self.log, draft.end, self._stw_us, answer.sources)
-        draft = replace(draft, plan=evened(self.log, draft), sic=sic)
+        draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks_at(self.log, draft.end))
         selections = select(self.log, draft)
         books = grant_books(self.log, draft, selections)
         poison = self._attempts.poison.get(start.grant, 0)
