@@ -255,7 +255,8 @@ def _check_pins(ledger: Ledger, store: LaneStore, undone: list[Entry]) -> None:
     reader = next((r for r in ReaderRegistry(ledger.truth.log).readers() if r.name == ledger.reader), None)
     if reader is None or not undone:
         return
+    shed = [entry.offset for entry in undone if _ids(ledger.truth.log, entry).size]
     for p in undone[0].offset.end:
-        first = [e.offset.start.get(p, 0) for e in undone if _ids(ledger.truth.log, e).size]
+        first = [offset.start.get(p, 0) for offset in shed if offset.start.get(p, 0) < offset.end[p]]
         if first:
             require(reader.needs_from(p) <= first[0], f"{ledger.reader}: {reader.pinned} pins not {first[0]}")
