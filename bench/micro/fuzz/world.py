@@ -17,8 +17,10 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import penstock.control.governor as governor_module
 import penstock.control.granting as granting_module
 import penstock.control.operations as operations_module
+import penstock.grants.journal as journal_module
 import penstock.spark.asking as asking_module
 import penstock.spark.source as source_module
 from penstock.config import load_flow_config
@@ -37,6 +39,7 @@ from .wire import Wire
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("v", pa.float64())])
 STEP_S = (0.05, 0.15, 0.3)
 KEY_BUCKETS = 16
+CUT_BYTES = 3_000
 FIRST_ROWS = 40
 FILE_BYTES = 4000
 """Small files, so that trimming removes some."""
@@ -301,11 +304,15 @@ def _virtual_time(cluster: VirtualCluster) -> Iterator[None]:
     """The clocks of server and planner are the cluster's, and ids of readers are the same in every run.
 
     First batches are as small as the streams are: else most of a case would pass before anything is shed.
+    Journals are cut, and queries forgotten, as early as can be.
     """
     minted = iter(range(1 << 40))
     with (
         mock.patch.object(granting_module, "FIRST_ROWS", FIRST_ROWS),
         mock.patch.object(asking_module, "FIRST_ROWS", FIRST_ROWS),
+        mock.patch.object(journal_module, "CUT_BYTES", CUT_BYTES),
+        mock.patch.object(governor_module, "QUERIES", 1),
+        mock.patch.object(governor_module, "AWAY_S", 0.0),
         mock.patch.object(operations_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(source_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(
