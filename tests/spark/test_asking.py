@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ from tests.waits import PATIENCE_S, until
 from penstock.config import load_flow_config
 from penstock.control.governor import Governor
 from penstock.control.server import ControlServer
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.log.embedded import EmbeddedLog
@@ -324,17 +327,18 @@ def test_a_wrong_address_is_said_at_once() -> None:
         Asking(SourceOptions(stream="s", read_from="s", address="tcp://x"))
 
 
-def test_a_planner_whose_driver_has_ended_does_not_wait_for_its_turn_any_more(
-    served: Served, stream: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would own its plan journal meanwhile, and the driver that is started again could not."""
-    served.start()
-    holder, _ = waiting_asking(served.folder)
-    while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
-        pass
-    orphan, _ = waiting_asking(served.folder)
-    monkeypatch.setattr("os.getppid", lambda: 1 << 30)
-    with pytest.raises(PenstockError, match="query fraud: its driver has ended"):
-        orphan.planned(Offset("fraud-2", {0: 0}, {0: 1500}, grant=3, books=Books(1500)), 1500)
-    orphan.close()
-    holder.close()
+def test_a_planner_ends_when_its_driver_is_killed() -> None:
+    """It would own its plan journal, and the driver that is started again could not."""
+    planner = (
+        "import os; driver = os.getppid(); from penstock.spark import source; source.ORPHANED_S = 0.01\n"
+        "print(os.getpid(), flush=True); source._end_with_driver(driver)"
+    )
+    driver = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {planner!r}])"
+    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        pid = int(said.readline())
+        os.kill(pid, 0)
+        process.kill()
+        process.wait()
+        assert said.read() == "", "what it held is closed: the planner has ended"

@@ -93,7 +93,7 @@ def overloaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
             until(there, f"grants by {unit}", query)
 
         two_grants("row")
-        flow.change("gold", shedder="semantic", shedder_settings={"utility": "k / 100 - 5"})
+        flow.change("gold", shedder="semantic", shedder_settings={"utility": "k / 100.0 - 5"})
         two_grants("utility")
         flow.change("gold", shedder="window", shedder_settings={"size": f"{SIZE_US}us"})
         two_grants("window")

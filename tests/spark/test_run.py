@@ -129,7 +129,7 @@ def test_readers_end_with_a_run_unless_their_checkpoints_are_kept(
 ) -> None:
     more = {"checkpoints": str(tmp_path / "kept")} if kept else {}
     raw = spec(tmp_path, {"few": query("SELECT n FROM numbers", sink="noop")}, trim=True, **more)
-    report = run(spark, tmp_path, raw, 2.0)
+    report = run(spark, tmp_path, raw, StopWhen(has_admitted(1, "few")))
     assert report["ok"]
     assert report["dropped"] == {}
     found = ReaderRegistry(EmbeddedLog(tmp_path / "log" / "numbers")).readers()

@@ -36,9 +36,9 @@ from penstock.log.files import sync_directory
 TAIL_BYTES = 1 << 16
 CUT_BYTES = 1 << 22
 """A journal that has grown by so much is looked at: can it be cut? About 13,000 grants of one partition."""
-WAIT_S, LOOK_S = 10.0, 0.05
-"""How long a planner waits for the planner before it to end. One that outlives its driver notices when its
-question is answered, or has been silent for 5 s by default."""
+WAIT_S, LOOK_S = 20.0, 0.05
+"""How long a planner waits for the planner before it to end. One that outlives its driver ends within about a
+second; a busy machine takes longer."""
 
 
 @dataclass(slots=True)

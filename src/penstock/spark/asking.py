@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.control.client import ControlClient, ControlSilentError
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.errors import InvalidInputError
 from penstock.grants.offset import Offset, limited
 from penstock.grants.plan import KEEP_ALL, Plan
 
@@ -56,7 +55,6 @@ class Asking:
     ) -> None:
         self.options, self._timer, self._pause = options, timer, pause
         self._client = ControlClient(options.address)
-        self._parent = os.getppid()
         self._joined = False
         self._silent_since_s: float | None = None
         """When the first question was put that has no answer; not the last answer: a batch may take long."""
@@ -121,8 +119,6 @@ class Asking:
         self, offset: Offset, message: Mapping[str, Any], understood: Callable[[Mapping[str, Any]], T]
     ) -> T:
         """Asks, as one that has joined; an answer that cannot be understood is as good as none."""
-        if os.getppid() != self._parent:  # or it would wait for its turn, and own the journal, for nobody
-            raise PenstockError(f"query {self.options.query}: its driver has ended")
         if self._silent_since_s is None:
             self._silent_since_s = self._timer()
         left_s = self.options.fail_open_after_s - self._silent_s()

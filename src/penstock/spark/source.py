@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +63,8 @@ PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 LEAST_TASK_ROWS = 20_000
 """Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
 PROGRESS_EVERY_S = 1.0
+ORPHANED_S = 1.0
+"""How often a planner looks whether its driver lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class PenstockSource(DataSource):
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
         if _is_planner():
             sys.excepthook = _quiet_end  # this process belongs to this source alone
+            threading.Thread(target=_end_with_driver, args=(os.getppid(),), daemon=True).start()
         return PenstockStreamReader(self._options())
 
 
@@ -246,6 +251,13 @@ def _is_planner() -> bool:
     """Whether Spark has started this process for the planning of one source."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == PLANNER
+
+
+def _end_with_driver(driver: int) -> None:
+    """Ends a planner whose driver was killed: it would own the plan journal, which the next one needs."""
+    while os.getppid() == driver:
+        time.sleep(ORPHANED_S)
+    os._exit(1)
 
 
 def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
