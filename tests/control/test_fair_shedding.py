@@ -42,6 +42,7 @@ def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class
     virtual.check_books(cluster)
 
 
+@pytest.mark.long
 def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_it(virtual: Lab) -> None:
     cluster = virtual({"gold": {**CLASS, "target": 16.0}}, stw=40.0)
     machine = virtual.machine(noise=0.05)

@@ -155,7 +155,13 @@ UNEVEN = {
 }
 
 
-@pytest.mark.parametrize(("shape", "overload"), UNEVEN.values(), ids=UNEVEN)
+@pytest.mark.parametrize(
+    ("shape", "overload"),
+    [
+        pytest.param(*case, id=name, marks=[] if name == "segments, sigma 1" else pytest.mark.long)
+        for name, case in UNEVEN.items()
+    ],
+)
 def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
     shape: StreamShape, overload: Overload
 ) -> None:
