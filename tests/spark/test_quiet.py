@@ -22,6 +22,7 @@ from tests.spark.helpers import create, fill, until
 folder = Path(sys.argv[1])
 fill(create(folder / "readings"), range(1000))
 spark = penstock.session(master="local[2]", memory="1g")
+spark.sparkContext.setLogLevel("OFF")  # Spark logs tasks that it kills, and what users' code raises
 
 
 def waiting(batches):
@@ -49,7 +50,6 @@ until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the worker")
 with penstock.attach(spark, {"log": folder, "classes": {"gold": {"target": "2s"}}}) as flow:
     flow.read_stream("readings", cls="gold").writeStream.format("noop").start()
 
-spark.sparkContext.setLogLevel("OFF")  # Spark logs what users' code raises
 try:
     spark.range(1).mapInArrow(broken, "id long").collect()
 except Exception as error:
