@@ -22,7 +22,6 @@ from tests.spark.helpers import create, fill, until
 folder = Path(sys.argv[1])
 fill(create(folder / "readings"), range(1000))
 spark = penstock.session(master="local[2]", memory="1g")
-spark.sparkContext.setLogLevel("OFF")  # Spark logs tasks that it kills, and what users' code raises
 
 
 def waiting(batches):
@@ -70,8 +69,9 @@ def test_stopping_queries_prints_no_traceback_and_what_users_code_says_is_there(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "a line of users' code" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+    # Spark itself may log the task that it killed, and the error of users' code: those have no such frames
+    for frame in ("pyspark/daemon.py", "python_streaming_source_runner.py", "[Errno 32]"):
+        assert frame not in done.stderr
     assert "BrokenPipeError: of users' code" in done.stdout
 
 
