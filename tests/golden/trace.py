@@ -43,7 +43,7 @@ def record(scenario: Scenario) -> list[Line]:
 
 
 def _compact(events: Sequence[Event]) -> Iterator[Line]:
-    known: dict[tuple[str, str], Any] = {}
+    known: dict[str, Any] = {}
     asked: dict[str, Event] = {}
     for event in events:
         if event.kind == "nothing":
@@ -56,7 +56,7 @@ def _compact(events: Sequence[Event]) -> Iterator[Line]:
         yield _line(event, known)
 
 
-def _line(event: Event, known: dict[tuple[str, str], Any]) -> Line:
+def _line(event: Event, known: dict[str, Any]) -> Line:
     data = json.loads(json.dumps(event.to_json()))
     for name in ("offset", "start"):
         if name in data and event.kind != "proposed":

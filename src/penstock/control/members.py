@@ -263,6 +263,16 @@ class Answer:
     sources: int = 1
     """Readers of its query."""
 
+    def to_json(self) -> dict[str, Any]:
+        """The grant as the control plane sends it."""
+        return {
+            "end": {str(p): position for p, position in self.end.items()},
+            "late": {str(p): position for p, position in self.late.items()},
+            "plan": self.plan.to_json(),
+            "tick": self.tick,
+            "sources": self.sources,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Joining:

@@ -200,13 +200,7 @@ class Operations:
         while True:
             answer = self.governor.answer(reader)
             if answer is not None:
-                return {
-                    "end": {str(p): position for p, position in answer.end.items()},
-                    "late": {str(p): position for p, position in answer.late.items()},
-                    "plan": answer.plan.to_json(),
-                    "tick": answer.tick,
-                    "sources": answer.sources,
-                }
+                return answer.to_json()
             if not is_leader or time.monotonic() - asked_s >= self._hold_s(reader, timeout_s):
                 # under AvailableNow a reader waits for its turn only if its question can open a grant
                 return {"wait": True, "leads": is_leader} if take_all else {"wait": True}

@@ -12,7 +12,6 @@ from penstock.control.members import Answer, Joining
 from penstock.control.operations import HOLD_S, hold_s, poll_s
 from penstock.grants.offset import Offset
 from penstock.log.protocol import StreamLog
-from penstock.sim.microbatch.recording import answer_json
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class Line:
         while True:
             answer = governor.answer(reader)
             if answer is not None:
-                self.host.tell("granted", reader, **answer_json(answer))
+                self.host.tell("granted", reader, **answer.to_json())
                 return answer
             if not leads or self.host.now_s() - asked_s >= self._hold_s(reader):
                 self.host.tell("nothing", reader)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.control.members import Answer
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -48,14 +46,3 @@ class Recording(list[Event]):
     def lines(self) -> str:
         """One JSON line an event: the form of a golden trace."""
         return "".join(json.dumps(event.to_json(), sort_keys=True) + "\n" for event in self)
-
-
-def answer_json(answer: Answer) -> dict[str, Any]:
-    """A grant as the control plane sends it."""
-    return {
-        "end": {str(p): position for p, position in answer.end.items()},
-        "late": {str(p): position for p, position in answer.late.items()},
-        "plan": answer.plan.to_json(),
-        "tick": answer.tick,
-        "sources": answer.sources,
-    }
