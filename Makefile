@@ -5,6 +5,8 @@
 BIN   := .venv/bin
 STAMP := .venv/.penstock-stamp
 ARGS  ?=
+# Tests and benches start hundreds of Python processes: each would compile all of Penstock again.
+unexport PYTHONDONTWRITEBYTECODE
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## Show this help
@@ -24,6 +26,7 @@ else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
 
+test-all: export PENSTOCK_TESTS := thorough
 test-all: $(STAMP) ## Run every test, also those that take minutes
 	@$(TESTS) -m "not spark"
 	@$(TESTS) -m spark --durations=15

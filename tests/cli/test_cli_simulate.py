@@ -42,6 +42,7 @@ def bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- results --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_all_six_managers_on_an_unseen_trace(run: Run, bursts: Path, tmp_path: Path) -> None:
     code, out, _ = run(
         "simulate", "--trace", bursts, "--overload", 1.5, "--manager", "all", "--json", tmp_path / "r.json"

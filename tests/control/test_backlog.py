@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import tries
 
 from penstock.control.backlog import Waiting, cut, look, profile
 from penstock.log.protocol import HeaderArrays
@@ -119,7 +120,7 @@ def test_what_waits_is_every_row_that_is_there_and_not_reached(
         assert waiting.oldest_s <= min(t for _, _, _, t in rows) + A_MICROSECOND
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(60, 300))
 @given(situations())
 def test_a_cut_takes_the_oldest_rows_between_its_times_within_its_limit(
     situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float],

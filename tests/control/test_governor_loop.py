@@ -448,7 +448,7 @@ def test_another_manager_takes_over_while_it_runs(virtual: Lab) -> None:
     virtual.check_books(cluster)
 
 
-@pytest.mark.parametrize("manager", ["aloma", "seamless"])
+@pytest.mark.parametrize("manager", [pytest.param("aloma", marks=pytest.mark.long), "seamless"])
 def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: Lab, manager: str) -> None:
     priorities = {"gold": 6, "silver": 3, "bulk": 1}
     classes = {n: {"target": 5.0, "priority": p, "manager": manager} for n, p in priorities.items()}
@@ -531,7 +531,7 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
     assert empty == [], "nor does Spark run empty batches in the meantime"
 
 
-@pytest.mark.parametrize("rate_per_s", [2_000.0, 8_000.0])
+@pytest.mark.parametrize("rate_per_s", [pytest.param(2_000.0, marks=pytest.mark.long), 8_000.0])
 def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Lab, rate_per_s: float) -> None:
     cluster = virtual({"gold": {"target": 10.0}})
     machine = virtual.machine(fixed_s=0.3, noise=0.05)

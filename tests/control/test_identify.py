@@ -171,6 +171,7 @@ def test_calibrate_prints_the_fit_and_writes_json_and_a_plot(tmp_path: Path) -> 
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_calibrate_on_the_complex_network_uses_the_queued_load_and_can_print_json() -> None:
     result = CliRunner().invoke(app, ["--network", "complex", "--json", "-"])
     assert result.exit_code == 0, result.output

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.effort import tries
 
 from penstock import __version__
 from penstock.control.cycle import Cycle, SafetyLimits, Step
@@ -106,7 +107,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (path / "decisions.jsonl").read_text().splitlines()]
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(20, 100))
 @given(seen=st.lists(observations, max_size=7), batch_rows=st.integers(1, 4))
 def test_observations_are_read_back_as_they_were(seen: list[Observation], batch_rows: int) -> None:
     with TemporaryDirectory() as path:

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.cql.brute import US, Element, Row
 from tests.cql.cases import QUERIES, RELATIONS, by_instant, expected, meant
+from tests.effort import tries
 
 from penstock.cql.engine.bag import Changes
 from penstock.cql.engine.run import ORDER, Engine, schema_of
@@ -87,7 +88,7 @@ inputs = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("text", QUERIES)
-@settings(max_examples=12)
+@settings(max_examples=tries(6, 20))
 @given(streams=inputs, cuts=st.lists(instants, max_size=5))
 @example(streams={"S": [], "T": [], "U": []}, cuts=[3])
 def test_an_answer_is_that_of_the_definition(
@@ -128,7 +129,7 @@ changing = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("text", RELATIONS)
-@settings(max_examples=40)
+@settings(max_examples=tries(12, 60))
 @given(streams=changing, cuts=st.lists(instants, max_size=5))
 def test_a_relation_is_what_insertions_and_deletions_leave(
     text: str, streams: dict[str, list[Element]], cuts: list[int]

@@ -3,12 +3,12 @@
 A scenario of the plant microbatch has its output beside it, too: `penstock simulate` prints it.
 """
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
 
+from penstock.cli import main
 from penstock.cli.simulate import ENGINE, MICROBATCH, chosen_plant
 from penstock.sim.microbatch.scenario import load_microbatch
 from penstock.sim.scenario import load_scenario
@@ -19,7 +19,6 @@ SCENARIOS = {
     plant: [p for p in sorted((EXAMPLES / "scenarios").glob("*.yaml")) if chosen_plant(None, p) == plant]
     for plant in (ENGINE, MICROBATCH)
 }
-PENSTOCK = "import sys; from penstock.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.docs
 
@@ -30,12 +29,12 @@ def test_there_are_examples_and_scenarios() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_an_example_prints_what_stands_beside_it(script: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=300
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == script.with_suffix(".out").read_text(encoding="utf-8")
+def test_an_example_prints_what_stands_beside_it(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out == script.with_suffix(".out").read_text(encoding="utf-8")
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 
@@ -52,17 +51,12 @@ def test_an_example_scenario_loads_and_is_named_after_its_file(path: Path) -> No
 
 
 @pytest.mark.parametrize("path", SCENARIOS[MICROBATCH], ids=lambda path: path.stem)
-def test_a_scenario_of_micro_batches_prints_what_stands_beside_it(path: Path, tmp_path: Path) -> None:
+def test_a_scenario_of_micro_batches_prints_what_stands_beside_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert load_microbatch(path).name == path.stem
-    ran = subprocess.run(
-        [sys.executable, "-c", PENSTOCK, "simulate", str(path)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    printed = [line.rstrip() for line in ran.stdout.splitlines()]
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", str(path)]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert printed == path.with_suffix(".out").read_text(encoding="utf-8").splitlines()
     assert not list(tmp_path.iterdir())

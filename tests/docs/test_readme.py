@@ -13,6 +13,8 @@ Its Python must still compile and its commands must exist. Slow commands run sma
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -28,6 +30,7 @@ import pytest
 import typer
 import yaml
 
+import penstock.cli.demo_simulated as demo
 from penstock.bench.registry import load_benches
 from penstock.cli import app, main
 from penstock.config import load_flow_config
@@ -43,10 +46,7 @@ LINKED = [README, ROOT / "CHANGELOG.md", *PAGES]
 RUN = [README, *PAGES]
 LONGEST_LINE = 110
 
-PENSTOCK = "import sys; from penstock.cli import main; sys.exit(main())"
-SHORT_DEMO = (
-    "import penstock.cli.demo_simulated as demo; demo.SCENARIO = {'name': 'demo', 'duration_s': 20.0}; "
-)
+SHORT_DEMO = {"name": "demo", "duration_s": 20.0}
 """The demo has no option for its length; 400 s of five managers would be the slowest test of all."""
 
 pytestmark = pytest.mark.docs
@@ -79,13 +79,34 @@ def blocks(page: str) -> Iterator[Block]:
         number += 1
 
 
+WIDE = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables that change how tables are printed."""
+
+
 def run(arguments: list[str], folder: Path) -> str:
-    plain = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE")}
+    plain = {k: v for k, v in os.environ.items() if k not in WIDE}
     ran = subprocess.run(
         arguments, capture_output=True, text=True, cwd=folder, check=False, timeout=300, env=plain
     )
     assert ran.returncode == 0, f"{arguments}: {ran.stderr}"
     return ran.stdout
+
+
+def run_penstock(arguments: list[str], folder: Path) -> str:
+    """In this process: to start one for each command would take longer than what they do."""
+    printed, complaints = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(complaints),
+    ):
+        for name in WIDE:
+            patch.delenv(name, raising=False)
+        patch.chdir(folder)
+        patch.setattr(demo, "SCENARIO", SHORT_DEMO)
+        code = main(arguments)
+    assert code == 0, f"penstock {arguments}: {complaints.getvalue()}"
+    return printed.getvalue()
 
 
 def run_command(command: str, folder: Path) -> str:
@@ -96,9 +117,8 @@ def run_command(command: str, folder: Path) -> str:
         return run(["sh", "-c", command], folder)
     if words[1] == "demo":
         assert "--simulated" in words, "the demo on Spark takes two minutes: mark its block as not run"
-    code = SHORT_DEMO + PENSTOCK if words[1] == "demo" else PENSTOCK
     quick = ["--quick"] if words[1:3] == ["bench", "run"] else []
-    return run([sys.executable, "-c", code, *words[1:], *quick], folder)
+    return run_penstock([*words[1:], *quick], folder)
 
 
 def tidy(text: str) -> list[str]:
@@ -203,6 +223,7 @@ def test_the_readme_quotes_the_paper_as_the_bench_does() -> None:
     assert shown == {name: expected[name] for name in shown}
 
 
+@pytest.mark.long
 @pytest.mark.skipif("synthetic" in s_r().name, reason="the README's figures are of the real trace")
 def test_the_readmes_own_figures_still_come_out(tmp_path: Path) -> None:
     # one seed instead of five, so near the printed mean and not equal to it

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import tries
 
 from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.journal import Journal, JournalWriter, read_journal
@@ -123,7 +124,7 @@ plans = st.builds(
 grants = st.tuples(plans, st.integers(1, 160), st.integers(1, 160), st.floats(0, 1.2), st.booleans())
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(20, 100))
 @given(st.lists(grants, min_size=1, max_size=5), st.integers(20, 60))
 def test_kept_and_shed_rows_are_all_rows_each_once(made: list[tuple], segment_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +168,7 @@ def shed_by_grant(store: LaneStore, journal: Journal) -> dict[int, Shed]:
     return {grant: shed for grant, shed in found.items() if shed.rows}
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(15, 60))
 @given(st.lists(grants, min_size=4, max_size=9), st.integers(0, 6), st.integers(0, 5))
 def test_a_journal_that_was_cut_has_the_same_lane(made: list[tuple], done: int, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import tries
 
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan, kept_buckets, kept_rows, opened, plan_for
@@ -105,7 +106,7 @@ def read_all(log: EmbeddedLog, offset: Offset, tasks: list[list[Range]]) -> list
     ]
 
 
-any_grant = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+any_grant = settings(max_examples=tries(25, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @any_grant

@@ -212,6 +212,7 @@ def test_with_a_load_manager_a_class_is_not_held_up_by_the_one_it_feeds() -> Non
     assert results["low"].offered == results["low"].admitted + results["low"].shed + results["low"].waiting
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     target_s=st.sampled_from([0.2, 0.5, 1.0]),

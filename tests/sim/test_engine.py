@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import tries
 
 from penstock.errors import InvalidInputError
 from penstock.model import Decision, FloatArray, Grant, Observation, QueryClass
@@ -128,7 +129,7 @@ def bursty(seed: int, rate_per_s: float, until_s: float) -> FloatArray:
     )
 
 
-@settings(max_examples=80, derandomize=True)
+@settings(max_examples=tries(25, 150), derandomize=True)
 @given(st.data())
 def test_every_offered_row_is_admitted_shed_or_waiting_in_every_period_of_every_run(
     data: st.DataObject,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from penstock.grants.offset import Offset
+from penstock.log.paced import PacedLog
+from penstock.spark import demo
 from penstock.spark.capacity import Capacity
 from penstock.spark.demo import CLASSES, GOVERNED_S, ClassRun, DemoResult
 from penstock.spark.measured import Batch
@@ -38,3 +43,25 @@ def test_a_demo_says_which_bound_it_missed() -> None:
     assert result(delay_s=5.5, rows=290).missed == [f"{name}'s p95: 5.50 s of 5 s" for name in CLASSES]
     assert result(oldest_s=6.0, rows=290).missed[0] == "gold's oldest waiting row: 6.00 s of 5 s"
     assert result(rows=200).missed == ["admitted 0.67 of the capacity, at least 0.8"]
+
+
+def test_streams_are_empty_while_plain_queries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = demo.make_streams(tmp_path, np.linspace(0.0, 1.0, 50), CAPACITY, 1.0)
+    logs = {str(root / f"{name}_readings"): PacedLog(root / f"{name}_readings") for name in CLASSES}
+    for log in logs.values():
+        log.begin(time.time() - 100.0)
+    found: list[int] = []
+
+    def read(_: object, directory: Path) -> PacedLog:
+        return logs[str(directory)]
+
+    def start(log: PacedLog, _: str) -> mock.Mock:
+        found.append(log.end())
+        return mock.Mock(recentProgress=[], **{"exception.return_value": None})
+
+    monkeypatch.setattr(demo, "PLAIN_S", 0.0)
+    monkeypatch.setattr(demo, "read_ungoverned", read)
+    monkeypatch.setattr(demo, "start_query", start)
+    demo.run_plain(mock.Mock(), tmp_path, root, lambda status, passed_s: None)
+    assert found == [0, 0, 0]
+    assert all(log.began_s is not None and log.began_s < time.time() + 60.0 for log in logs.values())

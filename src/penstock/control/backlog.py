@@ -52,19 +52,19 @@ class Waiting:
     Attributes:
         stretches: Partitions with waiting rows.
         ends: By reader, the positions at which nothing waits any more.
-        rows: How many; asked for far more often than they change.
+        rows: How many; this and the next are asked for far more often than they change.
+        oldest_s: When the oldest of them arrived.
     """
 
     stretches: Sequence[Stretch]
     ends: Mapping[str, Positions]
     rows: int = field(init=False)
+    oldest_s: float | None = field(init=False)
 
     def __post_init__(self) -> None:
+        oldest_s = min((float(stretch.arrival_min_s[0]) for stretch in self.stretches), default=None)
         object.__setattr__(self, "rows", sum(int(stretch.rows.sum()) for stretch in self.stretches))
-
-    @property
-    def oldest_s(self) -> float | None:
-        return min((float(stretch.arrival_min_s[0]) for stretch in self.stretches), default=None)
+        object.__setattr__(self, "oldest_s", oldest_s)
 
 
 def as_stamped(stretch: Stretch) -> Stretch:

@@ -283,9 +283,10 @@ class Governor:
         """The grant for a reader that has asked; `None` when it is not its turn or not worth a batch yet."""
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
-        for name in (reader.token, reader.id):
-            if name in self.forbidden:  # once: it ends the query, and the next one may be as it should
-                raise RefusedError(*self.forbidden.pop(name))
+        if self.forbidden:  # said once: it ends the query, and the next one may be as it should
+            for name in (reader.token, reader.id):
+                if name in self.forbidden:
+                    raise RefusedError(*self.forbidden.pop(name))
         query.asked_s = self.timer()
         if query.lease is not None:
             return same_cut(query.lease, reader)
@@ -487,13 +488,13 @@ class Governor:
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
                 governed.plant.busy_s += passed_s
             governed.plant.work_s += passed_s * sum(q.lease is not None for q in queries)
-            wait_s = now - governed.plant.last_s
-            if not governed.gives_grants and queries and wait_s >= self._period_s(governed):
+            if not governed.gives_grants and queries and self._is_due(governed, now):
                 self._decider.step(governed, None, NO_ROWS, None)
 
-    def _period_s(self, governed: GovernedClass) -> float:
+    def _is_due(self, governed: GovernedClass, now: float) -> bool:
         """A decision on a period in which no batch ended would be one on nothing."""
-        return max(governed.period_s, self._scheduler.turn_of(governed.name).cycle_s)
+        wait_s = now - governed.plant.last_s
+        return wait_s >= governed.period_s and wait_s >= self._scheduler.turn_of(governed.name).cycle_s
 
     def divide(self) -> None:
         """Divides the time between the classes anew."""

@@ -67,6 +67,7 @@ class PacedLog:
             self._counts = np.load(self.directory / "key_counts.npy", mmap_mode="r").view(np.ndarray)
         self._pool_headers = self._pool.headers(0, 0, self._pool.end())
         self._batches: dict[int, pa.RecordBatch] = {}
+        self._started = str(self.directory / "started")
         self._began: tuple[tuple[int, int], int] | None = None
 
     @property
@@ -118,10 +119,10 @@ class PacedLog:
 
     def _began_us(self) -> int | None:
         try:
-            stat = (self.directory / "started").stat()
+            stat = os.stat(self._started)
             seen = (stat.st_ino, stat.st_mtime_ns)
             if self._began is None or self._began[0] != seen:
-                at_us = int(json.loads((self.directory / "started").read_text())["at_us"])
+                at_us = int(json.loads(Path(self._started).read_text())["at_us"])
                 self._began = (seen, at_us)
         except FileNotFoundError:
             return None

@@ -50,6 +50,8 @@ class VirtualCluster:
         """Called after every moment at which something happened."""
         self.observers: list[Observer] = []
         """Get what crosses the edge between sources and the control plane; see `Recording`."""
+        self.held = 0
+        """Questions that the control plane holds."""
         self._make: dict[str, MakeSource] = {}
         self._trimmer = Trimmer(self.governor)
         self._beat_s = self.timer() + BEAT_S
@@ -94,7 +96,7 @@ class VirtualCluster:
             reader = offset.reader
             query.logs[reader], query.attempts[reader], query.offsets[reader] = log, Attempts(), offset
             query.lines[reader] = Line(self, Joining(key, key, cls, slot, token), reader, log)
-        self.queries[key] = query
+        self.queries = dict(sorted({**self.queries, key: query}.items()))
         self.start(query)
         return query
 
@@ -112,7 +114,8 @@ class VirtualCluster:
         for reader, offset in query.offsets.items():
             source = query.sources[reader] = self._make[query.key](query, query.lines[reader], offset)
             source.connect(offset)
-        query.life, query.held, query.next_s = query.live(self), False, self.timer()
+        self._hold(query, False)
+        query.life, query.next_s = query.live(self), self.timer()
 
     def connect(self, query: SimulatedQuery, reader: str) -> None:
         """A reader's connection is lost, and made again."""
@@ -134,6 +137,7 @@ class VirtualCluster:
         if query.life is not None:
             query.life.close()
         query.life, query.stopped, query.error = None, True, error
+        self._hold(query, False)
         for source in query.sources.values():
             source.close()
         query.sources.clear()
@@ -205,8 +209,8 @@ class VirtualCluster:
             raise InvalidInputError("time goes forward", seconds, "run for seconds, zero or more")
         until_s = self.timer() + seconds
         while True:
-            live = sorted((q for q in self.queries.values() if not q.stopped), key=lambda q: q.key)
-            at_s = min([self._beat_s, *(q.next_s for q in live)])
+            live = [q for q in self.queries.values() if not q.stopped]
+            at_s = min([self._beat_s, *[q.next_s for q in live]])
             if at_s > until_s:
                 self._advance(until_s)
                 return
@@ -231,7 +235,7 @@ class VirtualCluster:
             self._trimmer.beat()
 
     def _resume(self, query: SimulatedQuery) -> None:
-        query.held = False
+        self._hold(query, False)
         assert query.life is not None
         try:
             pause = next(query.life)
@@ -240,17 +244,18 @@ class VirtualCluster:
         except (QueryLostError, InvalidInputError) as error:
             self._end(query, error)
         else:
-            query.next_s, query.held = self.timer() + pause.seconds, pause.held
+            query.next_s = self.timer() + pause.seconds
+            self._hold(query, pause.held)
+
+    def _hold(self, query: SimulatedQuery, on: bool) -> None:
+        self.held += on - query.held
+        query.held = on
 
     def wake(self) -> None:
         """A slot may be free: all that wait for the control plane are looked at now."""
         for query in self.queries.values():
             if query.held:
                 query.next_s = self.timer()
-
-    @property
-    def held(self) -> int:
-        return sum(query.held for query in self.queries.values())
 
     def now_s(self) -> float:
         return self.timer()
