@@ -3,7 +3,7 @@
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.sim.scenario import Scenario
 from penstock.sim.simulate import simulate
-from penstock.sim.workload_specs import SelfSimilar
+from penstock.sim.workloads.specs import SelfSimilar
 
 bursts = Scenario(workload=SelfSimilar(overload=1.5), duration_s=200, delay_target_s=2, seed=1)
 

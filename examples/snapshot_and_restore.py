@@ -4,7 +4,7 @@ import json
 
 from penstock.policies.load import manager_config
 from penstock.sim.scenario import Scenario
-from penstock.sim.workload_specs import Step
+from penstock.sim.workloads.specs import Step
 
 plant, manager = Scenario(workload=Step(), duration_s=60, manager="seamless").build()
 observations, decisions, snapshot = [], [], ""

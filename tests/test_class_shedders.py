@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.class_shedders import SemanticSettings, WindowSettings
-from penstock.config import ClassConfig, FlowConfig, load_flow_config
-from penstock.errors import InvalidInputError
+from penstock.config.flow import ClassConfig, FlowConfig, load_flow_config
+from penstock.config.shedding import SemanticSettings, WindowSettings
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def gold(shedder: str | None, **settings: Any) -> FlowConfig:

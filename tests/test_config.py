@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.config import ClassConfig, FlowConfig, load_flow_config
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.model import QueryClass
+from penstock.config.flow import ClassConfig, FlowConfig, load_flow_config
 from penstock.policies.load import LOAD_MANAGERS
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.model import QueryClass
 
 GOOD: dict[str, Any] = {
     "log": "logs",

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import (
+from penstock.policies.load import LOAD_MANAGERS, manager_config
+from penstock.testing import observation
+from penstock.vocabulary.errors import (
     InvalidInputError,
     MissingExtraError,
     PenstockError,
@@ -19,9 +21,7 @@ from penstock.errors import (
     require_fraction,
     require_positive,
 )
-from penstock.model import NO_ROWS, DelayStats, QueryClass, WaitingRows, reject_duplicates
-from penstock.policies.load import LOAD_MANAGERS, manager_config
-from penstock.testing import observation
+from penstock.vocabulary.model import NO_ROWS, DelayStats, QueryClass, WaitingRows, reject_duplicates
 
 
 def message_of(error: pytest.ExceptionInfo[InvalidInputError]) -> tuple[str, object, str]:

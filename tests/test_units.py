@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.units import parse_duration_s
+from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(

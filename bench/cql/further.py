@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.cql.datafiles import find_file
-from penstock.cql.spark.conformance import Case
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
+
+from .conformance import Case
 
 LAST = 9999
 """The last instant of S1 and R1."""

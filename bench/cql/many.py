@@ -14,18 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.bench import BenchRun
-from penstock.cql.families import families_of
-from penstock.cql.plan import Query
+from penstock.calibration.capacity import probe
+from penstock.cql.analysis.families import families_of
+from penstock.cql.meaning.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.spark.feeds import Feed
-from penstock.cql.spark.members import write_members
-from penstock.cql.spark.windows import family_windows_of, windows_of
-from penstock.errors import PenstockError
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import probe, read_ungoverned
+from penstock.spark.cql.feeds import Feed
+from penstock.spark.cql.members import write_members
+from penstock.spark.cql.windows import family_windows_of, windows_of
+from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.session import session
-from penstock.spark.starting import start_in_turn
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.vocabulary.errors import PenstockError
 
 COUNTS = (10, 100, 1000)
 RATE_PER_S, FILLED_S = 200_000.0, 400.0

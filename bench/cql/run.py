@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from penstock.bench import BenchRun, bench
-from penstock.cql.spark.conformance import Verdict, cases_in, run_case
-from penstock.errors import InvalidInputError
 from penstock.spark.session import session
+from penstock.vocabulary.errors import InvalidInputError
 
+from .conformance import Verdict, cases_in, run_case
 from .further import completed
 from .many import many
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.bench import BenchRun
 from penstock.grants.plan import Sampling
-from penstock.sim.sampled_windows import Coverage, Overload, StreamShape, coverage
+
+from .sampled_windows import Coverage, Overload, StreamShape, coverage
 
 FAIR = {
     "rows": (StreamShape(), Overload("row", 0.1, 0.4)),

@@ -10,14 +10,15 @@ from time import perf_counter, perf_counter_ns
 import numpy as np
 
 from penstock.bench import BenchRun, bench
-from penstock.model import Observation, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, manager_config
 from penstock.policies.load.estimation import incoming_load, load_coefficients, queued_load
-from penstock.sim import networks, workloads
-from penstock.sim.engine import SimulatedPlant
-from penstock.sim.machine import Machine
-from penstock.sim.network import Network
-from penstock.sim.traces import Arrivals
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.plant import SimulatedPlant
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads import networks
+from penstock.sim.workloads.network import Network
+from penstock.sim.workloads.traces import Arrivals
+from penstock.vocabulary.model import Observation, QueryClass
 
 from .coverage import measure
 

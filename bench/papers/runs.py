@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.control.cycle import Cycle, Step
-from penstock.model import Decision, FloatArray, LoadManager, Observation, QueryClass
+from penstock.control.decide.cycle import Cycle, Step
 from penstock.policies.load import ManagerConfig
-from penstock.sim.engine import LabelTotals, SimulatedPlant
-from penstock.sim.machine import Machine
-from penstock.sim.network import Network
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.plant import LabelTotals, SimulatedPlant
 from penstock.sim.plot import plot_timelines
 from penstock.sim.simulate import Timeline, timeline_of
+from penstock.sim.workloads.network import Network
+from penstock.vocabulary.model import Decision, FloatArray, LoadManager, Observation, QueryClass
 
 DELAY_TARGET_S = 2.0
 

@@ -21,13 +21,13 @@ import pyspark
 
 from penstock.bench import BenchRun, bench
 from penstock.grants.journal import read_journal
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightServer
-from penstock.log.open import load_stream
-from penstock.log.paced import create_paced
-from penstock.log.schedule import schedule_constant
-from penstock.log.writer import LogConfig
 from penstock.spark.java import find_java
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.flight.client import FlightServer
+from penstock.streams.opening import load_stream
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import create_paced
 
 from .crash import planned_rows, sink_files
 from .rig import pool_rows

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from pyspark.sql.streaming import StreamingQuery
 
 import penstock
-from penstock.log.paced import PacedLog
-from penstock.spark.flow import Flow
+from penstock.spark.driver.flow import Flow
+from penstock.streams.paced.stream import PacedLog
 
 SHED_S = 15.0
 

@@ -17,11 +17,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 import penstock
 from penstock.bench import BenchRun, bench
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
+from penstock.calibration.capacity import find_batch_rows, warm_up
 from penstock.policies.quality.estimates import AGGREGATES
-from penstock.spark.capacity import find_batch_rows, warm_up
-from penstock.spark.starting import start_in_turn
+from penstock.spark.driver.starting import start_in_turn
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
 
 from .rig import Rig, median
 

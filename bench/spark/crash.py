@@ -21,10 +21,10 @@ from penstock.bench import BenchRun, bench
 from penstock.grants.journal import Journal, read_journal
 from penstock.grants.offset import Offset
 from penstock.grants.selection import read_range, select, share_out
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.open import load_stream
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.opening import load_stream
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
 
 from .rig import pool_rows
 

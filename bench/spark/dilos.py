@@ -13,10 +13,10 @@ import numpy as np
 
 import penstock
 from penstock.bench import BenchRun, bench
-from penstock.control.delays import stats
-from penstock.errors import PenstockError
-from penstock.spark.flow import Flow
-from penstock.spark.measured import Batch
+from penstock.calibration.measured import Batch
+from penstock.control.measure.delays import stats
+from penstock.spark.driver.flow import Flow
+from penstock.vocabulary.errors import PenstockError
 
 from .rig import Rig, median, spread
 from .twelve import PRIORITIES, Costs, Running, idle_round_s, measure_kinds, start_all, streams

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.bench import BenchRun, bench
+from penstock.calibration.capacity import Start
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import SCALE, Plan
 from penstock.grants.selection import select, share_out
-from penstock.log.open import open_stream
-from penstock.log.paced import create_paced
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import Start
-from penstock.spark.source import ReadTask, read_task
+from penstock.spark.source.data_source import ReadTask, read_task
+from penstock.streams.opening import open_stream
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import create_paced
 
 from .rig import SEGMENT_ROWS, Rig, median, pool_rows, start_light, start_noop
 

@@ -15,14 +15,14 @@ from pyspark.sql.streaming import StreamingQuery
 import penstock
 from penstock.bench import BenchRun, bench
 from penstock.cql.program import read_program
-from penstock.cql.spark.feeds import Feed
-from penstock.cql.spark.windows import windows_of
-from penstock.errors import PenstockError
-from penstock.log.paced import create_paced
-from penstock.log.protocol import ORIGIN, POSITION
-from penstock.log.schedule import Schedule, schedule_from_counts
 from penstock.policies.quality.fairness import Spread
-from penstock.spark.starting import start_in_turn
+from penstock.spark.cql.feeds import Feed
+from penstock.spark.cql.windows import windows_of
+from penstock.spark.driver.starting import start_in_turn
+from penstock.streams.paced.schedule import Schedule, schedule_from_counts
+from penstock.streams.paced.stream import create_paced
+from penstock.streams.protocol import ORIGIN, POSITION
+from penstock.vocabulary.errors import PenstockError
 
 from .rig import Rig
 from .twelve import to_nowhere

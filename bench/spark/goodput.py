@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.bench import BenchRun, bench
-from penstock.log.paced import PacedLog
-from penstock.log.schedule import schedule_from_arrivals
-from penstock.sim import workloads
-from penstock.spark.starting import start_in_turn
+from penstock.sim.workloads import arrivals as workloads
+from penstock.spark.driver.starting import start_in_turn
+from penstock.streams.paced.schedule import schedule_from_arrivals
+from penstock.streams.paced.stream import PacedLog
 
 from .rig import (
     MEASURED_S,

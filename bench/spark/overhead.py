@@ -15,10 +15,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 import penstock
 from penstock.bench import BenchRun, bench
-from penstock.log.paced import PacedLog
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import WARM_BATCHES, read_ungoverned, stop_quietly
-from penstock.spark.measured import batches
+from penstock.calibration.capacity import WARM_BATCHES, stop_quietly
+from penstock.calibration.measured import batches
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog
 
 from .rig import SEGMENT_ROWS, Rig, median, spread, start_noop
 

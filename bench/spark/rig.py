@@ -20,21 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from pyspark.sql.streaming import StreamingQuery
 
 import penstock
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import Schedule, schedule_constant
-from penstock.model import DelayStats
-from penstock.spark.capacity import (
-    Capacity,
-    Start,
-    find_batch_rows,
-    probe,
-    read_ungoverned,
-    stop_quietly,
-    warm_up,
-)
-from penstock.spark.flow import Flow
-from penstock.spark.measured import Batch, batches, delays, rows_in_time
-from penstock.spark.starting import start_in_turn
+from penstock.calibration.capacity import Capacity, Start, find_batch_rows, probe, stop_quietly, warm_up
+from penstock.calibration.measured import Batch, batches, delays, rows_in_time
+from penstock.spark.driver.flow import Flow
+from penstock.spark.driver.starting import start_in_turn
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.paced.schedule import Schedule, schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.vocabulary.model import DelayStats
 
 FILLED_ROWS = 200_000_000
 KEYS = 1000

@@ -12,11 +12,11 @@ import numpy as np
 
 import penstock
 from penstock.bench import BenchRun, bench
-from penstock.errors import PenstockError
-from penstock.log.paced import PacedLog
-from penstock.log.schedule import schedule_constant
-from penstock.model import LOAD_MANAGER_NAMES
-from penstock.spark.measured import Batch, batches, delays
+from penstock.calibration.measured import Batch, batches, delays
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog
+from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.model import LOAD_MANAGER_NAMES
 
 from .goodput import bursts
 from .rig import SEGMENT_ROWS, Rig, brackets, median, spread

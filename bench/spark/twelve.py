@@ -17,15 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from pyspark.sql.streaming import StreamingQuery
 
 import penstock
-from penstock.errors import PenstockError
-from penstock.log.open import load_stream
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.protocol import ORIGIN
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import find_batch_rows, probe, warm_up
-from penstock.spark.flow import Flow
-from penstock.spark.measured import Batch, batches
-from penstock.spark.starting import start_in_turn
+from penstock.calibration.capacity import find_batch_rows, probe, warm_up
+from penstock.calibration.measured import Batch, batches
+from penstock.spark.driver.flow import Flow
+from penstock.spark.driver.starting import start_in_turn
+from penstock.streams.opening import load_stream
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.protocol import ORIGIN
+from penstock.vocabulary.errors import PenstockError
 
 from .rig import SEGMENT_ROWS, Rig, pool_rows
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-__version__ = "0.1.0"
+from penstock.vocabulary.version import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:
     """What Spark applications use, loaded when used: most of Penstock needs no Spark."""
     if name in ("ORIGIN", "ESTIMATE"):
-        from penstock.log import protocol
+        from penstock.streams import protocol
 
         return getattr(protocol, name)
     if name in ("estimate", "sic"):
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(estimate, name)
     if name == "attach":
-        from penstock.spark.flow import attach
+        from penstock.spark.driver.flow import attach
 
         return attach
     if name == "session":

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from penstock.errors import InvalidInputError
-from penstock.model import Decision, DelayStats, Observation, Plant
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Decision, DelayStats, Observation, Plant
 
 _IDLE = Observation(
     id=1,

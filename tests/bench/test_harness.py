@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from penstock.bench import BenchRun, ExpectedRow, load_benches, registry
 from penstock.cli import main
 from penstock.cli.bench import bench_app
-from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 
 HEADER = "id,name,paper,kind,tolerance,goal,reason\n"
 RUN = """

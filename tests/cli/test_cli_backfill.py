@@ -12,14 +12,14 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.backfill import summary
-from penstock.errors import InvalidInputError
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import grant_books, select
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.pipeline.windows import SqlWindow, interval_s, window_in
+from penstock.pipeline.spec.windows import SqlWindow, interval_s, window_in
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("device", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 READER = "counts-0123456789ab"
@@ -124,7 +124,7 @@ def test_an_interval_without_a_fixed_length_is_refused(text: str) -> None:
 
 
 def test_the_summary_says_what_is_gone_and_what_stays() -> None:
-    from penstock.spark.backfill import Backfilled
+    from penstock.backfill.work import Backfilled
 
     assert summary(Backfilled("hot-1", "parquet here")) == "hot-1: nothing in the lane"
     done = Backfilled("hot-1", "parquet here", 10, 5, 3, (2,), 4, 1, 6, 7)

@@ -14,7 +14,7 @@ import pytest
 from tests.waits import until
 
 from penstock.cli import main
-from penstock.control.client import ControlClient, ControlSilentError
+from penstock.host.client import ControlClient, ControlSilentError
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 from tests.waits import PATIENCE_S
 
 from penstock.cli import main
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog, FlightServer
-from penstock.log.paced import create_paced
-from penstock.log.readers import ReaderRegistry
-from penstock.log.schedule import Schedule
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.paced.schedule import Schedule
+from penstock.streams.paced.stream import create_paced
+from penstock.streams.registry import ReaderRegistry
 
 SCHEMA = pa.schema([("value", pa.int64())])
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli import main
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
 
 PIPELINE = """
 log: log

@@ -8,9 +8,9 @@ import pytest
 
 from penstock import __version__
 from penstock.cli import main
-from penstock.control.rundir import read_run
 from penstock.policies.load import LOAD_MANAGERS
-from penstock.sim import workloads
+from penstock.record.rundir import read_run
+from penstock.sim.workloads import arrivals as workloads
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -268,7 +268,7 @@ def test_the_demo_compares_explains_and_leaves_its_run_behind(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("penstock.cli.demo_simulated.SCENARIO", {"duration_s": 30.0})
+    monkeypatch.setattr("penstock.cli.simulated.demo.SCENARIO", {"duration_s": 30.0})
     code, out, _ = run("demo", "--simulated", "--json", "demo.json")
     assert code == 0
     assert "verdict" in out

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
 
-from penstock.control.backlog import Waiting, cut, look, profile
-from penstock.log.protocol import HeaderArrays
-from penstock.model import Grant
+from penstock.control.backlog.waiting import Waiting, cut, look, profile
+from penstock.streams.protocol import HeaderArrays
+from penstock.vocabulary.model import Grant
 
 EPOCH_US = 1_700_000_000_000_000
 EPOCH_S = EPOCH_US / 1e6

@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.changing import change_class
-from penstock.control.room import Room, Rooms
-from penstock.control.shedding import _buckets, _drawn
-from penstock.errors import InvalidInputError
+from penstock.control.core.changes import change_class
+from penstock.control.shed.class_shedding import _buckets, _drawn
+from penstock.control.shed.room import Room, Rooms
 from penstock.grants.plan import SCALE
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.schedule import schedule_from_counts
-from penstock.log.writer import LogConfig
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
 from penstock.sim.microbatch import Lab
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.paced.schedule import schedule_from_counts
+from penstock.vocabulary.errors import InvalidInputError
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0
 RATES = np.array([1.0, 1.5, 2.5, 4.0])

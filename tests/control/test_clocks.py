@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.backlog import Stretch
-from penstock.control.sightings import EVERY_S, Sightings
-from penstock.log.embedded import EmbeddedLog
+from penstock.control.backlog.sightings import EVERY_S, Sightings
+from penstock.control.backlog.waiting import Stretch
+from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
 
 TARGET_S = 2.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.control.contest import WAITS, Contest
-from penstock.control.cost import CostModel
-from penstock.control.latest import Job, Latest, latest_starts
-from penstock.control.members import Query
-from penstock.control.turns import Turn, Turns
+from penstock.control.measure.cost import CostModel
+from penstock.control.schedule.contest import WAITS, Contest
+from penstock.control.schedule.turns import Turn, Turns
+from penstock.control.schedule.urgency import Job, Latest, latest_starts
+from penstock.control.state.members import Query
 
 TARGET_S, LENGTH_S = 4.0, 1.0
 

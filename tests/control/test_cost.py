@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.control.cost import CostConfig, CostModel
-from penstock.errors import InvalidInputError
+from penstock.control.measure.cost import CostConfig, CostModel
+from penstock.vocabulary.errors import InvalidInputError
 
 FIXED_S, ROW_S = 0.15, 20e-6
 WARM_UP = CostConfig().warm_up_batches

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.cycle import Cycle, SafetyLimits, Step
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.model import Decision, Expected, Grant, Observation
+from penstock.control.decide.cycle import Cycle, SafetyLimits, Step
 from penstock.testing import ManualClock, RecordingPlant, ScriptedManager, ScriptedPlant, observation
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.model import Decision, Expected, Grant, Observation
 
 HALF = Decision(1, 0.5, "too much", Expected(2.0, 50.0), headroom=0.9)
 GRANTED = replace(HALF, grant=Grant(cut_s=0.9, shed_before_s=0.2, keep_fraction=0.5))
@@ -154,7 +154,7 @@ def test_a_grant_that_cuts_in_the_future_is_cut_now(cut_s: float) -> None:
 
 
 def test_every_note_is_logged_with_its_class_and_observation(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="penstock.control.cycle"):
+    with caplog.at_level(logging.WARNING, logger="penstock.control.decide.cycle"):
         step_on(HALF, SafetyLimits(min_keep_fraction=0.6))
     assert caplog.messages == ["class gold, observation 1: keep fraction raised from 0.5 to the limit of 0.6"]
 

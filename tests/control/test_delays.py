@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.control.backlog import Stretch
-from penstock.control.delays import DelayLedger, arrivals, stats
-from penstock.model import DelayStats
+from penstock.control.backlog.waiting import Stretch
+from penstock.control.measure.delays import DelayLedger, arrivals, stats
+from penstock.vocabulary.model import DelayStats
 
 
 def stretch(*segments: tuple[int, float, float]) -> Stretch:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.control.guard import SAY_EVERY_S, Guard
-from penstock.control.recording import LiveRecorder
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.control.state.guard import SAY_EVERY_S, Guard
+from penstock.policies.capacity import CAPACITY_POLICIES, HighestRate
 from penstock.policies.load import LOAD_MANAGERS
-from penstock.policies.scheduling import CAPACITY_POLICIES, HighestRate
 from penstock.policies.shedding import SHEDDERS
+from penstock.record.recording import LiveRecorder
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 ERRORS = [
     ValueError("v"),

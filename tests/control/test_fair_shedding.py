@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.control.room import LONGEST, MADE_UP, Room, Rooms
-from penstock.control.shedding import Chosen, ClassShedding
+from penstock.control.shed.class_shedding import Chosen, ClassShedding
+from penstock.control.shed.room import LONGEST, MADE_UP, Room, Rooms
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
 from penstock.sim.microbatch import Lab

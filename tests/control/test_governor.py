@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.changing import change_class, remove_class
-from penstock.control.granting import FIRST_ROWS
-from penstock.control.members import Answer, Joining, Lease, Tail
-from penstock.control.status import status
-from penstock.control.what_if import Feasibility
-from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.control.core.changes import change_class, remove_class
+from penstock.control.core.feasibility import Feasibility
+from penstock.control.core.granting import FIRST_ROWS
+from penstock.control.core.status import status
+from penstock.control.state.members import Answer, Joining, Lease, Tail
 from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import grant_books, select
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
 from penstock.sim.microbatch import Lab
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 GOLD = {"gold": {"target": "2s"}}
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])

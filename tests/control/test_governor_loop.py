@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from tests.capacity import DILOS
 
-from penstock.control.changing import change_class
-from penstock.control.contest import WAITS
-from penstock.control.cycle import Step
-from penstock.control.what_if import plan
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.schedule import schedule_from_counts
+from penstock.control.core.changes import change_class
+from penstock.control.core.feasibility import plan
+from penstock.control.decide.cycle import Step
+from penstock.control.schedule.contest import WAITS
 from penstock.sim.microbatch import Lab
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.paced.schedule import schedule_from_counts
 
 TARGET_S = 2.0
 WARM_S = 12.0

@@ -10,16 +10,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.calibrate import calibrate_command
-from penstock.control.cycle import Cycle
-from penstock.control.identify import PassiveManager, delay_series, identify, keep_everything, verify
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.model import DelayStats, Observation, QueryClass
+from penstock.calibration.identify import PassiveManager, delay_series, identify, keep_everything, verify
+from penstock.cli.simulated.calibrate import calibrate_command
+from penstock.control.decide.cycle import Cycle
 from penstock.policies.load import manager_config
-from penstock.sim import networks, workloads
-from penstock.sim.engine import Machine, SimulatedPlant
-from penstock.sim.network import Network
-from penstock.sim.traces import Arrivals
+from penstock.sim.engine.plant import Machine, SimulatedPlant
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads import networks
+from penstock.sim.workloads.network import Network
+from penstock.sim.workloads.traces import Arrivals
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.model import DelayStats, Observation, QueryClass
 
 
 def run(network: Network, arrivals: Arrivals, headroom: float, seed: int = 1) -> list[Observation]:

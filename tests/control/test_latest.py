@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.latest import Job, Latest, latest_starts
+from penstock.control.schedule.urgency import Job, Latest, latest_starts
 
 HIGH, LOW = 3.0, 1.0
 jobs_strategy = st.lists(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.cost import CostModel
-from penstock.control.members import Query
-from penstock.control.memory import EVERY_S, CostMemory
+from penstock.control.measure.cost import CostModel
+from penstock.control.measure.cost_store import EVERY_S, CostMemory
+from penstock.control.state.members import Query
 
 
 def learned(key: str = "a", batches: int = 8) -> Query:

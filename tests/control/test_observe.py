@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.observe import ClassPlant
-from penstock.model import NO_ROWS, Observation, QueryClass
+from penstock.control.decide.observing import ClassPlant
+from penstock.vocabulary.model import NO_ROWS, Observation, QueryClass
 
 
 def observed(offered: dict[str, int], waiting: dict[str, int], costs_s: dict[str, float]) -> Observation:

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.config import load_flow_config
-from penstock.control.governor import Governor
-from penstock.control.server import ControlServer
-from penstock.errors import InvalidInputError, PenstockError
+from penstock.config.flow import load_flow_config
+from penstock.control.core.governor import Governor
 from penstock.grants.offset import Offset
-from penstock.log.embedded import EmbeddedLog
+from penstock.host.server import ControlServer
+from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 ERRORS = [ValueError("v"), KeyError("k"), TypeError("t"), ZeroDivisionError("z"), PenstockError("p")]
 ERRORS += [InvalidInputError("a rule of some policy", "got", "hint")]
@@ -81,7 +81,7 @@ def test_a_source_hears_nothing_of_a_control_plane_that_has_too_many_open_files(
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr("penstock.log.open.EmbeddedLog", fails)
+    monkeypatch.setattr("penstock.streams.opening.EmbeddedLog", fails)
     with pytest.raises(OSError, match="too many open files"):
         desk.say({**desk.hello, "log": str(tmp_path / "other"), "offset": desk.start})
 

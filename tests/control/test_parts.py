@@ -10,12 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.control.cycle import Step
-from penstock.control.parts import PARTS, Parts, all_parts, dropped
-from penstock.control.recording import LiveRecorder
-from penstock.control.replay import describe_manager, manager_now, rebuild_managers, replay
-from penstock.control.rundir import RunDirectory, read_run
+from penstock.control.decide.cycle import Step
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.load.base import describe_manager
+from penstock.record.parts import PARTS, Parts, all_parts, dropped
+from penstock.record.recording import LiveRecorder
+from penstock.record.replay import manager_now, rebuild_managers, replay
+from penstock.record.rundir import RunDirectory, read_run
 from penstock.testing import observation
 
 LIMIT = 40_000

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.control import past
-from penstock.control.changing import change_class
-from penstock.control.memory import CostMemory
-from penstock.control.past import AWAY_S, NAMES, OTHERS, QUERIES, READERS, Past
+from penstock.control.core.changes import change_class
+from penstock.control.measure.cost_store import CostMemory
+from penstock.control.state import past
+from penstock.control.state.past import AWAY_S, NAMES, OTHERS, QUERIES, READERS, Past
 from penstock.grants.offset import Books, Offset
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.paths import Paths
+from penstock.control.schedule.paths import Paths
 
 
 def queries(**reads: str) -> Any:

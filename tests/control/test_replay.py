@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from penstock.cli.replay import replay_command
-from penstock.control.cycle import Cycle, Step
-from penstock.control.replay import describe_manager, rebuild_manager, rebuild_managers, replay
-from penstock.control.rundir import RecordedRun, RunDirectory, dump_json, read_run
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.model import Decision, QueryClass
+from penstock.cli.simulated.replay import replay_command
+from penstock.control.decide.cycle import Cycle, Step
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.load.base import describe_manager
 from penstock.policies.load.design import controller_from_poles
-from penstock.sim.engine import Machine, SimulatedPlant
-from penstock.sim.networks import PHAM_HEADROOM, qn_flat
-from penstock.sim.workloads import constant
+from penstock.record.replay import rebuild_manager, rebuild_managers, replay
+from penstock.record.rundir import RecordedRun, RunDirectory, dump_json, read_run
+from penstock.sim.engine.plant import Machine, SimulatedPlant
+from penstock.sim.workloads.arrivals import constant
+from penstock.sim.workloads.networks import PHAM_HEADROOM, qn_flat
 from penstock.testing import ScriptedManager, ScriptedPlant, observation
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.model import Decision, QueryClass
 
 RUN_S = 40.0
 app = typer.Typer()

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.control.members import Joining
-from penstock.control.retention import EVERY_S, Trimmer
+from penstock.control.core.retention import EVERY_S, Trimmer
+from penstock.control.state.members import Joining
 from penstock.grants.offset import Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.log.writer import LogConfig
 from penstock.sim.microbatch import Lab
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.registry import ReaderRegistry
 
 GOLD = {"gold": {"target": "2s"}}
 

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.by_window import Begun, begun, fates, highest, kept_windows, only_new
-from penstock.control.by_worth import LEVELS, grouped, levels, spread
-from penstock.control.changing import change_class
-from penstock.control.granting import carried
-from penstock.errors import InvalidInputError
+from penstock.control.core.changes import change_class
+from penstock.control.core.granting import carried
+from penstock.control.shed.by_window import Begun, begun, fates, highest, kept_windows, only_new
+from penstock.control.shed.by_worth import LEVELS, grouped, levels, spread
 from penstock.grants.plan import KEEP_ALL, Plan
 from penstock.grants.selection import Range, read_range, select
 from penstock.grants.values import NO_WINDOW, window_numbers
-from penstock.log.embedded import EmbeddedLog
 from penstock.sim.microbatch import Lab
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError
 
 TARGET_S, MEASURED_S, ROW_S = 8.0, 20.0, 100e-6
 

@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as hnp
 from tests.effort import tries
 
 from penstock import __version__
-from penstock.control.cycle import Cycle, SafetyLimits, Step
-from penstock.control.recording import LiveRecorder
-from penstock.control.rundir import (
+from penstock.control.decide.cycle import Cycle, SafetyLimits, Step
+from penstock.record.recording import LiveRecorder
+from penstock.record.rundir import (
     OBSERVATION_SCHEMA,
     RunDirectory,
     decode_decision,
@@ -27,9 +27,17 @@ from penstock.control.rundir import (
     encode_decision,
     read_run,
 )
-from penstock.errors import InvalidInputError
-from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
 from penstock.testing import ScriptedManager, ScriptedPlant, observation
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import (
+    BatchTiming,
+    Decision,
+    DelayStats,
+    Expected,
+    Grant,
+    Observation,
+    WaitingRows,
+)
 
 CONFIG: dict[str, object] = {"manager": "ctrl", "streams": ["readings"], "target_s": 2.0}
 

@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.control.cost import CostModel
-from penstock.control.demand import SLACK_FRACTION
-from penstock.control.granting import OLD_TARGETS, warn_of_late
-from penstock.control.guard import Guard
-from penstock.control.members import Lease, Query, Tail
-from penstock.control.paths import Paths
-from penstock.control.redistribution import Redistribution
-from penstock.control.scheduling import GUESSED_OVERLAP_FIXED, LATEST_AT, OVERLAP_FIXED, Scheduler
-from penstock.control.turns import Turns
-from penstock.model import QueryClass
-from penstock.policies.scheduling import capacity_policy
+from penstock.control.core.granting import OLD_TARGETS, warn_of_late
+from penstock.control.measure.cost import CostModel
+from penstock.control.schedule.demand import SLACK_FRACTION
+from penstock.control.schedule.paths import Paths
+from penstock.control.schedule.scheduler import GUESSED_OVERLAP_FIXED, LATEST_AT, OVERLAP_FIXED, Scheduler
+from penstock.control.schedule.shares import Redistribution
+from penstock.control.schedule.turns import Turns
+from penstock.control.state.guard import Guard
+from penstock.control.state.members import Lease, Query, Tail
+from penstock.policies.capacity import capacity_policy
 from penstock.testing import ManualClock
+from penstock.vocabulary.model import QueryClass
 
 ROWS = 500_000
 PLANT = SimpleNamespace(cls=QueryClass("any", 4.0))

@@ -18,21 +18,21 @@ import pyarrow as pa
 import pytest
 from tests.waits import PATIENCE_S, until
 
-from penstock.config import load_flow_config
-from penstock.control.client import ControlClient, ControlSilentError, peer_user
-from penstock.control.operations import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
-from penstock.control.parts import all_parts
-from penstock.control.replay import rebuild_managers, replay
-from penstock.control.rundir import read_run
-from penstock.control.server import ControlServer, serve
-from penstock.errors import InvalidInputError
+from penstock.config.flow import load_flow_config
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
-from penstock.log.embedded import EmbeddedLog
+from penstock.host.client import ControlClient, ControlSilentError, peer_user
+from penstock.host.operations import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
+from penstock.host.server import ControlServer, serve
+from penstock.record.parts import all_parts
+from penstock.record.replay import rebuild_managers, replay
+from penstock.record.rundir import read_run
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError
 
 
 class Control:
-    """`python -m penstock.control.server`, fed on standard input as a driver does."""
+    """`python -m penstock.host.server`, fed on standard input as a driver does."""
 
     def __init__(self, folder: Path, run: bool = False) -> None:
         self.folder, self.path = folder, folder / "control.sock"
@@ -46,7 +46,7 @@ class Control:
             "record": {"kind": "spark"},
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.control.server"],
+            [sys.executable, "-m", "penstock.host.server"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PENSTOCK_LOG": "CRITICAL"},
@@ -352,10 +352,10 @@ def test_a_client_talks_to_its_own_user_alone(control: Control, monkeypatch: pyt
     connection = control.raw()
     assert peer_user(connection) == os.getuid()
     connection.close()
-    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: os.getuid() + 4321)
+    monkeypatch.setattr("penstock.host.client.peer_user", lambda _: os.getuid() + 4321)
     with pytest.raises(ControlSilentError, match=r"is of this user; got one of user \d+; hint"):
         control.client().request({"op": "status"})
-    monkeypatch.setattr("penstock.control.client.peer_user", lambda _: 0)
+    monkeypatch.setattr("penstock.host.client.peer_user", lambda _: 0)
     assert control.client().request({"op": "status"})
 
 
@@ -423,14 +423,14 @@ def test_it_ends_with_its_driver_and_leaves_a_report(
 
 
 def test_without_a_word_on_its_input_it_ends_at_once() -> None:
-    command = [sys.executable, "-m", "penstock.control.server"]
+    command = [sys.executable, "-m", "penstock.host.server"]
     assert subprocess.run(command, input=b"", timeout=PATIENCE_S, check=False).returncode == 0
 
 
 def test_the_record_of_a_control_plane_is_kept_in_parts_that_replay(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.parts.PARTS", 10_000)  # a part of a megabyte has a decision or two
+    monkeypatch.setattr("penstock.record.parts.PARTS", 10_000)  # a part of a megabyte has a decision or two
     folder = tmp_path_factory.mktemp("parts")
     classes = {"gold": {"target": "2s"}, "bulk": {"target": "30s", "manager": "ctrl"}}
     start = {

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
-from penstock.control.replay import describe_manager, shed_summary
-from penstock.control.rundir import RunDirectory, read_run
+from penstock.policies.load.base import describe_manager
+from penstock.record.replay import shed_summary
+from penstock.record.rundir import RunDirectory, read_run
 from penstock.sim.microbatch import Lab
 
 TARGET_S = 4.0

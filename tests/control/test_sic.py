@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.sic import QuerySic, SicLedger
+from penstock.control.measure.sic import QuerySic, SicLedger
 
 
 def ledger() -> SicLedger:

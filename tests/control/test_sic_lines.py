@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.members import NOTED_BATCHES, Lease
+from penstock.control.state.members import NOTED_BATCHES, Lease
 from penstock.grants.offset import Books, Offset
 from penstock.sim.microbatch import Lab
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.turns import FULL_AT, LEAST_FIXED, OWED, Demand, Turns, plan_turns
-from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.control.schedule.turns import FULL_AT, LEAST_FIXED, OWED, Demand, Turns, plan_turns
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 weights = st.floats(0.1, 100)
 loads = st.floats(0.0, 1.0)

@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.cql import nodes
-from penstock.cql.plan import (
+from penstock.cql.language import nodes
+from penstock.cql.meaning.plan import (
     Aggregate,
     Aggregation,
     Base,

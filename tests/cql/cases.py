@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cql.brute import US, Brute, Element, Row
 
-from penstock.cql.plan import Query
+from penstock.cql.meaning.plan import Query
 from penstock.cql.program import read_program
 
 STREAMS = """

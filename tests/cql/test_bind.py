@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cql.errors import CqlError
-from penstock.cql.plan import (
+from penstock.cql.meaning.plan import (
     Aggregate,
     Distinct,
     Filter,

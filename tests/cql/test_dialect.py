@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
+from penstock.cql.language.dialect import parse, to_text
 
 
 def one(text: str) -> str:

@@ -16,8 +16,8 @@ from tests.effort import tries
 
 from penstock.cql.engine.bag import Changes
 from penstock.cql.engine.run import ORDER, Engine, schema_of
-from penstock.cql.lower import lowered
-from penstock.cql.plan import Base, Query, Scan
+from penstock.cql.meaning.lower import lowered
+from penstock.cql.meaning.plan import Base, Query, Scan
 
 
 def table_of(scan: Scan | Base, elements: list[tuple[int, Element]]) -> Changes:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.cql.cases import meant
 
+from penstock.cql.analysis.estimating import estimated
 from penstock.cql.errors import CqlError
-from penstock.cql.estimating import estimated
-from penstock.errors import InvalidInputError
-from penstock.pipeline.load import load_pipeline
+from penstock.pipeline.spec.load import load_pipeline
 from penstock.policies.quality.estimates import WITHOUT_CHANCES
+from penstock.vocabulary.errors import InvalidInputError
 
 WINDOW = "[RANGE 4 SEC SLIDE 4 SEC]"
 

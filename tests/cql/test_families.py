@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cql.cases import meant
 
-from penstock.cql.families import families_of, shape_of
+from penstock.cql.analysis.families import families_of, shape_of
 
 BY_DEVICE = "SELECT avg(m) FROM T [RANGE 1 SEC SLIDE 1 SEC] WHERE l = {} AND m > {} HAVING count(*) >= {}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.cql.cases import QN_LONG, meant
 
-from penstock.cql.lower import leaves_of, lowered, spread_by, stream_of
-from penstock.cql.plan import Filter, Map, Plan, Scan, Windowed
+from penstock.cql.meaning.lower import leaves_of, lowered, spread_by, stream_of
+from penstock.cql.meaning.plan import Filter, Map, Plan, Scan, Windowed
 
 
 def leaves(text: str) -> list[Plan]:

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cql.cases import meant
 
-from penstock.cql.catalog import RelationDef
-from penstock.cql.check import advice_on
+from penstock.cql.analysis.explain import plan_lines, running_lines
+from penstock.cql.analysis.windowing import check_mode, default_mode, relations_read, streams_read
 from penstock.cql.datafiles import INSTANT_COLUMN, SIGN_COLUMN, no_tuples, tuples_of
-from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
-from penstock.cql.explain import plan_lines, running_lines
-from penstock.cql.lower import is_known_at_once, leaves_of, lowered, spread_by
-from penstock.cql.plan import Base
+from penstock.cql.language.dialect import parse, to_text
+from penstock.cql.meaning.catalog import RelationDef
+from penstock.cql.meaning.check import advice_on
+from penstock.cql.meaning.lower import is_known_at_once, leaves_of, lowered, spread_by
+from penstock.cql.meaning.plan import Base
 from penstock.cql.program import read_program
-from penstock.cql.windowing import check_mode, default_mode, relations_read, streams_read
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 ROOMS = (
     "REGISTER RELATION rooms (id int, Name char(20), at timestamp, op char(1)) FROM 'rooms' "

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.cql.scalar import check_syntax, compile_number, quoted
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 ROWS = pa.record_batch(
     {

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from tests.cql.cases import meant
 
-from penstock.cql.families import families_of
-from penstock.cql.lower import leaves_of
-from penstock.cql.selectivity import passing_fraction, wanted_fractions
-from penstock.cql.windowing import tuple_by_tuple
+from penstock.cql.analysis.families import families_of
+from penstock.cql.analysis.selectivity import passing_fraction, wanted_fractions
+from penstock.cql.analysis.windowing import tuple_by_tuple
+from penstock.cql.meaning.lower import leaves_of
 
 WINDOW = "[RANGE 4 SEC SLIDE 4 SEC]"
 T = pa.table({"l": pa.array([1, 1, 2, None]), "m": pa.array([0.5, 1.5, 2.5, 3.5])})

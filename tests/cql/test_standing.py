@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.cql.brute import US
 from tests.cql.cases import meant
 
-from penstock.cql.lower import lowered
-from penstock.cql.spark.standing import Standing, longest_us
+from penstock.cql.meaning.lower import lowered
+from penstock.spark.cql.standing import Standing, longest_us
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.cli.simulate import ENGINE, MICROBATCH, chosen_plant
+from penstock.cli.simulated.simulate import ENGINE, MICROBATCH, chosen_plant
 from penstock.sim.microbatch.scenario import load_microbatch
 from penstock.sim.scenario import load_scenario
 

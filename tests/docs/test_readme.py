@@ -30,14 +30,22 @@ import pytest
 import typer
 import yaml
 
-import penstock.cli.demo_simulated as demo
+import penstock.cli.simulated.demo as demo
 from penstock.bench.registry import load_benches
 from penstock.cli import app, main
-from penstock.config import load_flow_config
-from penstock.model import BatchTiming, Decision, DelayStats, Expected, Grant, Observation, WaitingRows
-from penstock.pipeline.load import load_pipeline
+from penstock.config.flow import load_flow_config
+from penstock.pipeline.spec.load import load_pipeline
 from penstock.sim.scenario import parse_scenario
-from penstock.sim.workloads import s_r
+from penstock.sim.workloads.arrivals import s_r
+from penstock.vocabulary.model import (
+    BatchTiming,
+    Decision,
+    DelayStats,
+    Expected,
+    Grant,
+    Observation,
+    WaitingRows,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

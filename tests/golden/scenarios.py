@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.control.changing import change_class, remove_class
-from penstock.log.schedule import Schedule, schedule_constant, schedule_from_counts
+from penstock.control.core.changes import change_class, remove_class
 from penstock.sim.microbatch import Lab, Machine, Point, VirtualCluster
+from penstock.streams.paced.schedule import Schedule, schedule_constant, schedule_from_counts
 
 TARGET_S = 2.0
 MACHINE = Machine(noise=0.1)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import InvalidInputError
 from penstock.grants.cutting import Needed
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.vocabulary.errors import InvalidInputError
 
 START = Offset.initial("fraud-1", {0: 0})
 

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
 
-from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.journal import Journal, JournalWriter, read_journal
-from penstock.grants.lane import Shed, decided, lane, pins_for, readable_rows, shed_of, shed_rows
-from penstock.grants.lane_progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan, plan_for
 from penstock.grants.selection import Range, grant_books, read_range, select
-from penstock.grants.windows import Windows, inside, merged, plan_windows, window_starts
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.log.writer import LogConfig
+from penstock.lanes.lane import Shed, decided, lane, pins_for, readable_rows, shed_of, shed_rows
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
+from penstock.lanes.windows import Windows, inside, merged, plan_windows, window_starts
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("device", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 READER = "hot-0123456789ab"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.grants import lateness
-from penstock.grants.lateness import LateRule, lost_of_grant, lost_rows
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan, plan_for
 from penstock.grants.selection import select
-from penstock.grants.windows import NO_TIME
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
+from penstock.lanes.windows import NO_TIME
+from penstock.spark.driver import lateness
+from penstock.spark.driver.lateness import LateRule, lost_of_grant, lost_rows
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC"))])
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.vocabulary.errors import InvalidInputError
 
 positions = st.dictionaries(st.integers(0, 99), st.integers(0, 2**53), max_size=4)
 counts = st.integers(0, 2**53)

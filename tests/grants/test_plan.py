@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan, grant_seed, kept_buckets, kept_rows, opened, plan_for
+from penstock.vocabulary.errors import InvalidInputError
 
 SEGMENT_ROWS = 100
 fractions = st.floats(0.0, 1.0)

@@ -25,8 +25,8 @@ from penstock.grants.selection import (
     select,
     share_out,
 )
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig, key_buckets
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig, key_buckets
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import SCALE, Plan, opened
+from penstock.grants.sampling_units import DRAWN_TYPE, drawn_by, drawn_column
 from penstock.grants.selection import Range, evened, grant_books, read_range, select
 from penstock.grants.sic import row_sic, window_rows
-from penstock.grants.units import DRAWN_TYPE, drawn_by, drawn_column
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.benches import bench_module
 from tests.effort import tries
 
 from penstock.grants.offset import Books, Offset
@@ -19,9 +21,12 @@ from penstock.grants.plan import (
     opening_tosses,
     plan_for,
 )
+from penstock.grants.sampling_units import NO_UNIT, UnitColumns, drawn_by
 from penstock.grants.selection import effective_segments, evened
-from penstock.grants.units import NO_UNIT, UnitColumns, drawn_by
-from penstock.sim.sampled_windows import MadeStream, Overload, StreamShape, coverage, sampled, true_sums
+
+windows = bench_module("micro.sampled_windows")
+MadeStream, Overload, StreamShape = windows.MadeStream, windows.Overload, windows.StreamShape
+coverage, sampled, true_sums = windows.coverage, windows.sampled, windows.true_sums
 
 STREAM = MadeStream(StreamShape(seconds=6.0, partitions=2), seed=4)
 
@@ -138,13 +143,13 @@ CASES = {
 
 
 @pytest.mark.parametrize(("shape", "overload"), CASES.values(), ids=CASES)
-def test_intervals_of_95_percent_hold_the_true_value_so_often(shape: StreamShape, overload: Overload) -> None:
+def test_intervals_of_95_percent_hold_the_true_value_so_often(shape: Any, overload: Any) -> None:
     for aggregate, found in coverage(shape, overload, repeats=tries(80, 160), seed=2).items():
         assert found.intervals > tries(750, 1500), aggregate
         assert 93 <= found.percent <= 97, aggregate
 
 
-def uneven(sampling: Sampling, keep: float, sizes: str, sigma: float = 1.0) -> tuple[StreamShape, Overload]:
+def uneven(sampling: Sampling, keep: float, sizes: str, sigma: float = 1.0) -> tuple[Any, Any]:
     shape = StreamShape(sizes=sizes, size_sigma=sigma, values="segment", seconds=8.0)
     return shape, Overload(sampling, keep, keep)
 
@@ -164,7 +169,7 @@ UNEVEN = {
     ],
 )
 def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
-    shape: StreamShape, overload: Overload
+    shape: Any, overload: Any
 ) -> None:
     streams = 40 if shape.sizes == "decades" else 100
     for aggregate, found in coverage(shape, overload, 4 * streams, seed=2, streams=streams).items():

@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.class_shedders import SemanticSettings
-from penstock.errors import InvalidInputError
+from penstock.config.shedding import SemanticSettings
 from penstock.grants.journal import Entry
-from penstock.grants.lane import shed_rows
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import SCALE, Plan
+from penstock.grants.sampling_units import drawn_by
 from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
-from penstock.grants.units import drawn_by
 from penstock.grants.values import (
     NO_WINDOW,
     WORTHLESS,
@@ -29,10 +27,12 @@ from penstock.grants.values import (
     utilities,
     window_numbers,
 )
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog, FlightServer
-from penstock.log.writer import LogConfig
+from penstock.lanes.lane import shed_rows
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.flight.client import FlightLog, FlightServer
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("v", pa.float64()), ("at", pa.timestamp("ms"))])
 SECOND = 1_000_000

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log import open_stream
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog, FlightServer
-from penstock.log.paced import create_paced
-from penstock.log.protocol import StreamLog
-from penstock.log.readers import ReaderRegistry
-from penstock.log.schedule import Schedule
-from penstock.log.writer import LogConfig, key_buckets
+from penstock.streams import open_stream
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.paced.schedule import Schedule
+from penstock.streams.paced.stream import create_paced
+from penstock.streams.protocol import StreamLog
+from penstock.streams.registry import ReaderRegistry
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
 BUCKETS = 8
@@ -186,6 +186,6 @@ def test_readers_of_a_paced_stream_are_registered_and_nothing_is_trimmed(tmp_pat
 def test_executors_import_the_log_without_grpc_or_the_command_line() -> None:
     """It is imported in every Python worker of Spark."""
     heavy = ("pyarrow.flight", "pydantic", "typer", "rich", "pyspark", "pandas", "numba")
-    code = f"import sys, penstock.log; print([m for m in {heavy!r} if m in sys.modules])"
+    code = f"import sys, penstock.streams; print([m for m in {heavy!r} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log import compact as compaction
-from penstock.log import files
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig, start_timer
+from penstock.streams import files
+from penstock.streams.embedded import compact as compaction
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig, start_timer
+from penstock.streams.protocol import AppendKey
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -86,7 +86,7 @@ def test_a_stream_that_falls_silent_is_forced_to_disk_within_the_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers = ManualTimers()
-    monkeypatch.setattr("penstock.log.writer.start_timer", timers)
+    monkeypatch.setattr("penstock.streams.embedded.writer.start_timer", timers)
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, fsync="interval", fsync_interval_s=3600.0)
     log.append(rows(1))
     counting = CountingFsync()
@@ -111,7 +111,7 @@ def test_rows_that_cannot_be_forced_to_disk_in_time_are_said_and_the_log_goes_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     timers = ManualTimers()
-    monkeypatch.setattr("penstock.log.writer.start_timer", timers)
+    monkeypatch.setattr("penstock.streams.embedded.writer.start_timer", timers)
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, fsync="interval", fsync_interval_s=3600.0)
     log.append(rows(1))
 

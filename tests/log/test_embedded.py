@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig, key_buckets
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.protocol import AppendKey
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.float64())])
 SMALL = LogConfig(segment_rows=4, file_bytes=2000)
@@ -237,9 +237,9 @@ def test_a_partition_has_one_writer_process(log: EmbeddedLog) -> None:
 
 APPEND_TO_A_FULL_DISK = """
 import resource, sys, pyarrow as pa
-from penstock.errors import PenstockError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey
+from penstock.vocabulary.errors import PenstockError
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.protocol import AppendKey
 log = EmbeddedLog(sys.argv[1])
 def rows(count):
     values = [float(i) for i in range(count)]
@@ -335,8 +335,8 @@ def test_every_row_appended_is_there_once(
 
 APPEND_FOREVER = """
 import sys, pyarrow as pa
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.protocol import AppendKey
 log = EmbeddedLog(sys.argv[1])
 batch = int(sys.argv[2])
 while True:
@@ -399,7 +399,7 @@ def test_an_append_to_a_stream_that_was_created_with_a_dictionary_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema([("word", WORDS)])
-    monkeypatch.setattr("penstock.log.embedded.check_schema", lambda *_: None)  # as it was created once
+    monkeypatch.setattr("penstock.streams.embedded.log.check_schema", lambda *_: None)
     log = EmbeddedLog.create(tmp_path / "s", schema)
     with pytest.raises(InvalidInputError, match="without a dictionary; got word is dictionary"):
         log.append(pa.record_batch([pa.array(["a"]).dictionary_encode()], schema=schema))
@@ -447,7 +447,7 @@ def test_the_last_batch_is_known_without_the_index_where_the_log_appends(
     def whole_index(*_: object) -> None:
         raise AssertionError("the index was read")
 
-    monkeypatch.setattr("penstock.log.embedded.known_batches", whole_index)
+    monkeypatch.setattr("penstock.streams.embedded.log.known_batches", whole_index)
     assert (log.last_batch("job"), log.last_batch("other")) == (7, -1)
     assert log.append(rows(2), key=AppendKey("other", 3)) == 2
     assert log.last_batch("other") == 3

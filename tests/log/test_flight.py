@@ -15,12 +15,12 @@ import pyarrow.flight as fl
 import pytest
 from tests.waits import PATIENCE_S
 
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog, FlightServer
-from penstock.log.producer import Producer
-from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.producing.producer import Producer
+from penstock.streams.protocol import AppendKey
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
 

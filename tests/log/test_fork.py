@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
 FORKS = """
 import os, sys
 import pyarrow as pa
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.streams.embedded.log import EmbeddedLog
 
 log = EmbeddedLog(sys.argv[1])
 say = lambda line: os.write(1, (line + "\\n").encode())  # one write a line: two processes speak

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.generate import arrivals_constant, arrivals_poisson, play, synthetic_rows
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.producing.synthetic import arrivals_constant, arrivals_poisson, play, synthetic_rows
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64()), ("ts", pa.timestamp("ms"))])
 

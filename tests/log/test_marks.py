@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.marks import check_marks, marks_at
-from penstock.log.paced import create_paced
-from penstock.log.schedule import Schedule
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.marks import check_marks, marks_at
+from penstock.streams.paced.schedule import Schedule
+from penstock.streams.paced.stream import create_paced
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64())])
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import (
+from penstock.streams.paced.schedule import (
     Schedule,
     schedule_constant,
     schedule_from_arrivals,
     schedule_from_counts,
 )
+from penstock.streams.paced.stream import PacedLog, create_paced
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 

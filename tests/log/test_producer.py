@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from tests.waits import PATIENCE_S
 
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.producer import Producer
-from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.producing.producer import Producer
+from penstock.streams.protocol import AppendKey
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
 LONG_S = 3600.0
@@ -197,7 +197,7 @@ def one_key(*values: int) -> dict[str, list]:
 def test_a_partition_that_no_key_reaches_does_not_hold_back_the_next_batch(
     tmp_path: Path, flight: bool
 ) -> None:
-    from penstock.log.flight import FlightLog, FlightServer
+    from penstock.streams.flight.client import FlightLog, FlightServer
 
     log = keyed(tmp_path / "s")
     with FlightServer(tmp_path) as server:
@@ -214,11 +214,11 @@ def test_a_producer_that_was_ended_between_two_notes_sends_a_little_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = keyed(tmp_path / "s")
-    monkeypatch.setattr("penstock.log.producer.NOTE_EVERY_S", 0.0)
+    monkeypatch.setattr("penstock.streams.producing.producer.NOTE_EVERY_S", 0.0)
     abandoned = Producer(log, batch_rows=1, linger_s=LONG_S, writer="collector")
     for value in range(50):
         abandoned.send(one_key(value))
-    monkeypatch.setattr("penstock.log.producer.NOTE_EVERY_S", LONG_S)
+    monkeypatch.setattr("penstock.streams.producing.producer.NOTE_EVERY_S", LONG_S)
     for value in range(50, 60):
         abandoned.send(one_key(value))
     caplog.clear()
@@ -281,7 +281,7 @@ def test_a_partition_that_another_process_writes_is_left_without_a_note(
 
 
 def test_notes_of_many_sends_take_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.log.noted.MOST_BYTES", 300)
+    monkeypatch.setattr("penstock.streams.embedded.noted.MOST_BYTES", 300)
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA)
     nothing = pa.RecordBatch.from_pylist([], schema=SCHEMA)
     for batch in range(100):
@@ -306,7 +306,7 @@ def test_a_producer_that_cannot_be_is_refused(log: EmbeddedLog) -> None:
 def test_more_than_one_batch_can_hold_is_appended_in_several_steps(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("penstock.log.producer.MOST_BYTES", most)
+    monkeypatch.setattr("penstock.streams.producing.producer.MOST_BYTES", most)
     clock = ManualClock(10.0)
     with Producer(log, linger_s=LONG_S, writer="w", clock=clock) as producer:
         for value in range(20):
@@ -325,7 +325,7 @@ def test_more_than_one_batch_can_hold_is_appended_in_several_steps(
 def test_steps_that_were_appended_before_an_error_are_not_appended_again(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.log.producer.MOST_BYTES", 1)
+    monkeypatch.setattr("penstock.streams.producing.producer.MOST_BYTES", 1)
     real, left = log.append, 3
 
     def fails_once(*arguments: object) -> int:

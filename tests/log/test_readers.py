@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import Reader, ReaderRegistry
-from penstock.log.writer import LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.registry import Reader, ReaderRegistry
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 SCHEMA = pa.schema([("value", pa.int64())])
 

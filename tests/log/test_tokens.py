@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log import open_stream
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightLog, FlightServer
-from penstock.log.tokens import find_token
+from penstock.streams import open_stream
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.tokens import find_token
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64())])
 REFUSED = r"knows the server's token; got grpc://.*; hint: give the one in .*\.flight-\d+, if it is yours"
@@ -107,6 +107,6 @@ def test_a_server_that_cannot_keep_its_token_is_refused(root: Path, monkeypatch:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("penstock.log.tokens.os.open", full)
+    monkeypatch.setattr("penstock.streams.flight.tokens.os.open", full)
     with pytest.raises(InvalidInputError, match=r"No space left .*; hint: give a token, or .* --no-token"):
         FlightServer(root)

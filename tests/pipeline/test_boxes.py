@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from tests.pipeline.test_refusals import READINGS, changed
 
-from penstock.cql.catalog import Catalog, StreamDef
-from penstock.cql.explain import Words
-from penstock.cql.lower import lowered
-from penstock.cql.plan import Map, Plan
-from penstock.errors import InvalidInputError
-from penstock.pipeline.cql import answers_of, continuous
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.spec import PipelineConfig
+from penstock.cql.analysis.explain import Words
+from penstock.cql.meaning.catalog import Catalog, StreamDef
+from penstock.cql.meaning.lower import lowered
+from penstock.cql.meaning.plan import Map, Plan
+from penstock.pipeline.spec.cql import answers_of, continuous
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.vocabulary.errors import InvalidInputError
 
 MEAN = {"aggregate": ["device", "avg(celsius) AS mean"], "by": "device", "window": "RANGE 1 MIN SLIDE 1 MIN"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.columns import arrow_schema, parse_type
+from penstock.vocabulary.schema import arrow_schema, parse_type
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.due import Due, RateDue, TraceDue, due_times
-from penstock.pipeline.sources import GeneratorSource, ReplaySource
+from penstock.pipeline.feed.arrivals import Due, RateDue, TraceDue, due_times
+from penstock.pipeline.spec.sources import GeneratorSource, ReplaySource
 
 
 def all_times(due: Due, until_s: float, step_s: float) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cql.families import Family
-from penstock.pipeline.families import LiveFamily
-from penstock.pipeline.load import load_pipeline
+from penstock.cql.analysis.families import Family
+from penstock.pipeline.spec.families import LiveFamily
+from penstock.pipeline.spec.load import load_pipeline
 
 QUERY = "REGISTER QUERY {} AS SELECT avg(v) AS m FROM s [RANGE 1 SEC SLIDE 1 SEC] WHERE k = {}"
 

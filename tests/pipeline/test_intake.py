@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey
-from penstock.log.writer import LogConfig
-from penstock.pipeline.produce import Progress, take_files
-from penstock.pipeline.sources import FilesSource
+from penstock.pipeline.feed.process import Progress, take_files
+from penstock.pipeline.spec.sources import FilesSource
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.protocol import AppendKey
 
 SCHEMA = pa.schema([("n", pa.int64())])
 NOW_S = 1_700_000_000.0
@@ -226,7 +226,7 @@ def test_a_file_that_did_not_fit_is_taken_when_it_was_put_right(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "what", ["penstock.log.writer.Writer._write", "penstock.pipeline.intake.replace_text"]
+    "what", ["penstock.streams.embedded.writer.Writer._write", "penstock.pipeline.feed.intake.replace_text"]
 )
 def test_a_file_that_met_a_full_disk_is_taken_when_there_is_room_again(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -285,8 +285,8 @@ def test_after_a_crash_the_same_bytes_make_the_same_batches(tmp_path: Path, grow
 
 def test_marks_and_batches_of_earlier_versions_count(tmp_path: Path) -> None:
     """Those made an empty mark when a file was through, and none before."""
-    from penstock.pipeline.files import read_rows
-    from penstock.pipeline.intake import file_writer
+    from penstock.pipeline.feed.files import read_rows
+    from penstock.pipeline.feed.intake import file_writer
 
     folder = Folder(tmp_path)
     folder.write(folder.lines(range(3)), "through")

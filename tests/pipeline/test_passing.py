@@ -14,11 +14,11 @@ import pytest
 
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.passing import FOLDER, PassingReaders, forget_killed_runs
-from penstock.pipeline.spec import PipelineConfig
+from penstock.pipeline.run.passing import FOLDER, PassingReaders, forget_killed_runs
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.registry import ReaderRegistry
 
 READER = "count-0123456789ab"
 
@@ -64,8 +64,8 @@ def killed_run(tmp_path: Path, config: PipelineConfig) -> None:
     """A run whose driver is killed while it is under way."""
     code = (
         "import sys; from pathlib import Path\n"
-        "from penstock.pipeline.passing import PassingReaders\n"
-        "from penstock.pipeline.spec import PipelineConfig\n"
+        "from penstock.pipeline.run.passing import PassingReaders\n"
+        "from penstock.pipeline.spec.pipeline import PipelineConfig\n"
         "PassingReaders(PipelineConfig.from_json(sys.argv[1]), Path(sys.argv[2])).begin()\n"
         "print('begun', flush=True); sys.stdin.read()\n"
     )

@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests.waits import until
 
-from penstock.errors import PenstockError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
-from penstock.pipeline.due import TraceDue
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.produce import BEAT_S, Progress, play_due, take_files
-from penstock.pipeline.sources import FilesSource
-from penstock.pipeline.spec import PipelineConfig
-from penstock.spark.produce import ProducerProcess
+from penstock.pipeline.feed.arrivals import TraceDue
+from penstock.pipeline.feed.child import ProducerProcess
+from penstock.pipeline.feed.process import BEAT_S, Progress, play_due, take_files
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.pipeline.spec.sources import FilesSource
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.errors import PenstockError
 
 SCHEMA = pa.schema([("device", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROWS = {"device": [1, 2], "at": ["2024-01-01T00:00:00", "2024-01-01T02:00:00+02:00"]}
@@ -135,9 +135,9 @@ def test_a_file_is_appended_once_however_often_the_producer_starts(tmp_path: Pat
 
 
 def test_a_file_that_was_cut_off_half_way_is_completed(tmp_path: Path) -> None:
-    from penstock.log.protocol import AppendKey
-    from penstock.pipeline.files import read_rows
-    from penstock.pipeline.intake import file_writer
+    from penstock.pipeline.feed.files import read_rows
+    from penstock.pipeline.feed.intake import file_writer
+    from penstock.streams.protocol import AppendKey
 
     log = EmbeddedLog.create(tmp_path / "readings", pa.schema([("n", pa.int64())]))
     path = tmp_path / "a.parquet"
@@ -221,8 +221,8 @@ def test_a_process_that_dies_is_an_error(tmp_path: Path) -> None:
 def test_a_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     config = pipeline(tmp_path, {"kind": "generator", "rate": 1000})
     script = (
-        "import signal, sys; from penstock.spark.produce import ProducerProcess\n"
-        "from penstock.pipeline.spec import PipelineConfig\n"
+        "import signal, sys; from penstock.pipeline.feed.child import ProducerProcess\n"
+        "from penstock.pipeline.spec.pipeline import PipelineConfig\n"
         "p = ProducerProcess(PipelineConfig.from_json(sys.stdin.read())); p.begin()\n"
         "print('begun', flush=True); signal.pause()"
     )

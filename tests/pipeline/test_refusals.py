@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log.protocol import RESERVED_COLUMNS
-from penstock.pipeline.load import load_pipeline
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.streams.protocol import RESERVED_COLUMNS
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 READINGS: dict[str, Any] = {
     "schema": {"device": "long", "celsius": "double", "at": "timestamp"},

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.pipeline.columns import arrow_schema
-from penstock.pipeline.rows import generated_rows
-from penstock.pipeline.sources import ColumnValues
+from penstock.pipeline.feed.rows import generated_rows
+from penstock.pipeline.spec.sources import ColumnValues
+from penstock.vocabulary.schema import arrow_schema
 
 SCHEMA = arrow_schema(
     {"n": "int", "x": "double", "state": "string", "price": "decimal(6,2)", "day": "date", "plain": "long"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.sources import (
+from penstock.pipeline.spec.sources import (
     ConstantRate,
     FilesSource,
     GeneratorSource,

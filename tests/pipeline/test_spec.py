@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.config import FlowConfig
-from penstock.errors import InvalidInputError
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.sinks import ConsoleSink, LogSink, MemorySink, ParquetSink
-from penstock.pipeline.spec import PipelineConfig, sink_guarantee
+from penstock.config.flow import FlowConfig
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.pipeline import PipelineConfig, sink_guarantee
+from penstock.pipeline.spec.sinks import ConsoleSink, LogSink, MemorySink, ParquetSink
+from penstock.vocabulary.errors import InvalidInputError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pipelines"
 
@@ -82,7 +82,8 @@ def test_every_example_loads_and_survives_json(path: Path) -> None:
 
 
 def test_a_pipeline_loads_without_spark() -> None:
-    code = "import sys, penstock.pipeline.load, penstock.pipeline.rows; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, penstock.pipeline.spec.load as load, penstock.pipeline.feed.rows as rows\n"
+    code += "sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

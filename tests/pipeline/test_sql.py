@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.sql import streams_in
+from penstock.pipeline.spec.sql import streams_in
 
 STREAMS = ("readings", "alerts")
 

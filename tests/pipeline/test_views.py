@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.settle import settle_views
-from penstock.pipeline.spec import PipelineConfig
-from penstock.pipeline.views import Seen, decide, readers_of
+from penstock.pipeline.run.settle import settle_views
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.pipeline.spec.views import Seen, decide, readers_of
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError
 
 WINDOW = "[RANGE 1 SEC SLIDE 1 SEC]"
 RAW: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_what_was_settled_stays_with_the_checkpoints(tmp_path: Path, begun: str,
 def test_a_stream_of_another_run_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = pipeline(tmp_path)
     EmbeddedLog.create(config.log / "warm", pa.schema([("k", pa.int64())])).close()
-    monkeypatch.setattr("penstock.pipeline.settle._look", lambda *_: Seen(0.0, 1e6))
+    monkeypatch.setattr("penstock.pipeline.run.settle._look", lambda *_: Seen(0.0, 1e6))
     _, said = settle_views(config, tmp_path / "run")
     assert said[0].endswith("in each query: the log has a stream warm that another run has written")
     with pytest.raises(InvalidInputError, match=r"views\.warm is computed once into a new stream"):

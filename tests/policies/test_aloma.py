@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.model import Observation
 from penstock.policies.load.aloma import AlomaConfig, AlomaManager
 from penstock.policies.load.headroom import toward_load
 from penstock.testing import observation
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Observation
 
 nan = float("nan")
 NORMAL, UT, OT = 0.15, 1.0, 2.5

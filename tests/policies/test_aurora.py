@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidInputError
 from penstock.policies.load.aurora import AuroraConfig
 from penstock.testing import observation
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def test_aurora_admits_what_the_cpu_can_do_whatever_has_queued_up() -> None:

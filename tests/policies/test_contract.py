@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.model import Decision, DelayStats, Observation, QueryClass, WaitingRows
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
-from penstock.sim.engine import Machine, SimulatedPlant
-from penstock.sim.networks import qn_flat
+from penstock.sim.engine.plant import Machine, SimulatedPlant
+from penstock.sim.workloads.networks import qn_flat
 from penstock.testing import observation
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Decision, DelayStats, Observation, QueryClass, WaitingRows
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in LOAD_MANAGERS},

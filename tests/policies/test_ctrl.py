@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model import Observation
 from penstock.policies.load.ctrl import CtrlConfig, CtrlManager
 from penstock.policies.load.design import controller_from_poles
 from penstock.testing import observation
+from penstock.vocabulary.model import Observation
 
 
 def ctrl(**settings: object) -> CtrlManager:

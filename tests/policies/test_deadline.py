@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.model import BatchTiming, DelayStats, Grant, Observation, WaitingRows
 from penstock.policies.load.deadline import DeadlineConfig, DeadlineManager
 from penstock.testing import observation
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import BatchTiming, DelayStats, Grant, Observation, WaitingRows
 
 HOPELESS_S, MUST_S = pytest.approx(8.04), pytest.approx(8.39)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.policies.load.design import (
     CTRL_CONTROLLER,
     Controller,
     controller_from_poles,
     controller_from_response,
 )
+from penstock.vocabulary.errors import InvalidInputError
 
 COST_S, PERIOD_S, HEADROOM = 0.005, 0.5, 0.97
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.benches import bench_module
 
-from penstock.errors import InvalidInputError
-from penstock.policies.quality.errors import (
-    deviation,
-    kendall_distance,
-    mean_absolute_error,
-    rank_correlation,
-    relative_errors,
+from penstock.vocabulary.errors import InvalidInputError
+
+of = bench_module("kalyvianaki2016.errors_of_results")
+deviation, kendall_distance, rank_correlation = (
+    of.deviation,
+    of.kendall_distance,
+    of.rank_correlation,
 )
+mean_absolute_error, relative_errors = of.mean_absolute_error, of.relative_errors
 
 
 def numbers(*values: float) -> np.ndarray:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.policies.quality.estimates import (
     AGGREGATES,
     Aggregate,
@@ -24,6 +23,7 @@ from penstock.policies.quality.estimates import (
     student_quantile,
     sums_by_group,
 )
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def rows_of(value: list[float], weight: float, contrast: object = 0.0, unit: object = -1) -> SampledRows:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.policies.quality import Spread, jain_index, qod_percent
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def test_jain_is_1_when_all_are_equal_and_1_over_n_when_one_has_everything() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.policies.scheduling.need import ClassCost, QueryCost, plan_capacity
+from penstock.policies.capacity.need import ClassCost, QueryCost, plan_capacity
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def test_a_query_needs_its_rows_and_the_starts_of_its_batches() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.policies.scheduling import (
+from penstock.policies.capacity import (
     CAPACITY_POLICIES,
     Candidate,
     ClassUse,
@@ -18,7 +17,8 @@ from penstock.policies.scheduling import (
     capacity_policy,
     quotas,
 )
-from penstock.policies.scheduling.base import original_shares
+from penstock.policies.capacity.base import original_shares
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 EPS = 1e-9
 SHARING = sorted(set(CAPACITY_POLICIES) - {"cqc"})

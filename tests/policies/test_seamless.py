@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.model import DelayStats, Observation
 from penstock.policies.load.seamless import SeamlessConfig
 from penstock.testing import observation
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import DelayStats, Observation
 
 
 def queued(load_s: float, **others: object) -> Observation:

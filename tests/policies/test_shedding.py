@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.policies.shedding import (
     SHEDDERS,
     ShedDecision,
@@ -20,6 +19,7 @@ from penstock.policies.shedding import (
     WaitingBatches,
     shedder_config,
 )
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 
 def waiting(query: list[int], rows: list[int], sic: list[float] | None = None, **more: Any) -> WaitingBatches:

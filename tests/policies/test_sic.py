@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
 from penstock.policies.quality import (
     BatchSic,
     SlidingSums,
@@ -21,6 +20,7 @@ from penstock.policies.quality import (
     share_among_windows,
     source_tuple_sic,
 )
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def tuples(sic: float, count: int) -> list[BatchSic]:

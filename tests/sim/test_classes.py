@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.benches import bench_module
 from tests.capacity import DILOS
 
-from penstock.control.cycle import Cycle
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.model import FloatArray, QueryClass
+from penstock.control.decide.cycle import Cycle
+from penstock.policies.capacity import capacity_policy
 from penstock.policies.load import manager_config
-from penstock.policies.scheduling import capacity_policy
-from penstock.sim.class_networks import CLASSES, qn_a
 from penstock.sim.classes import ClassesScenario, ClassResult, simulate_classes
-from penstock.sim.engine import Engine
-from penstock.sim.machine import Machine
-from penstock.sim.network import Kind, Network, Operator
-from penstock.sim.networks import PHAM_HEADROOM
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.plant import Engine
+from penstock.sim.workloads.network import Kind, Network, Operator
+from penstock.sim.workloads.networks import PHAM_HEADROOM
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.model import FloatArray, QueryClass
+
+networks = bench_module("pham2016.class_networks")
+CLASSES, qn_a = networks.CLASSES, networks.qn_a
 
 COST_S = 0.001
 HIGH, LOW = QueryClass("high", 1.0, 3.0, "aloma"), QueryClass("low", 1.0, 1.0, "aloma")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model import Decision, FloatArray, Observation, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, manager_config
-from penstock.sim.engine import Machine, SimulatedPlant
-from penstock.sim.network import Network
-from penstock.sim.networks import PHAM_HEADROOM, TU_HEADROOM, borealis, qn_complex, qn_flat
+from penstock.sim.engine.plant import Machine, SimulatedPlant
+from penstock.sim.workloads.network import Network
+from penstock.sim.workloads.networks import PHAM_HEADROOM, TU_HEADROOM, borealis, qn_complex, qn_flat
+from penstock.vocabulary.model import Decision, FloatArray, Observation, QueryClass
 
 TARGET_S = 2.0
 ADAPTIVE = ("seamless", "aloma", "deadline")

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
 
-from penstock.errors import InvalidInputError
-from penstock.model import Decision, FloatArray, Grant, Observation, QueryClass
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
-from penstock.sim.engine import Machine, SimulatedPlant
-from penstock.sim.network import Kind, Network, Operator
-from penstock.sim.networks import PHAM_HEADROOM, borealis, qn_flat
+from penstock.sim.engine.plant import Machine, SimulatedPlant
+from penstock.sim.workloads.network import Kind, Network, Operator
+from penstock.sim.workloads.networks import PHAM_HEADROOM, borealis, qn_flat
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Decision, FloatArray, Grant, Observation, QueryClass
 
 GOLD = QueryClass("gold", delay_target_s=2.0)
 

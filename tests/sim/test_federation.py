@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import InvalidInputError
 from penstock.policies.quality import jain_index
 from penstock.policies.shedding import Shedder, shedder_config
 from penstock.sim.federation import (
@@ -28,6 +27,7 @@ from penstock.sim.federation import (
 )
 from penstock.sim.federation.layout import TO_USER
 from penstock.sim.federation.sources import Sources
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def run(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model import DelayStats
-from penstock.sim.histogram import DelayHistogram
+from penstock.sim.engine.histogram import DelayHistogram
+from penstock.vocabulary.model import DelayStats
 
 
 def test_an_empty_histogram_has_no_statistics() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.operations import HOLD_S
-from penstock.errors import InvalidInputError
 from penstock.grants.offset import Offset
+from penstock.host.operations import HOLD_S
 from penstock.sim.microbatch import (
     BooksError,
     Lab,
@@ -23,6 +22,7 @@ from penstock.sim.microbatch import (
     check_books,
     delay,
 )
+from penstock.vocabulary.errors import InvalidInputError
 
 GOLD = {"gold": {"target": "2s"}}
 OVERLOAD_PER_S = 120_000.0

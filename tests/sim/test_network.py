@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidInputError
-from penstock.sim.network import Kind, Network, Operator
-from penstock.sim.networks import borealis, qn_complex, qn_flat, qn_long
+from penstock.sim.workloads.network import Kind, Network, Operator
+from penstock.sim.workloads.networks import borealis, qn_complex, qn_flat, qn_long
+from penstock.vocabulary.errors import InvalidInputError
 
 SOURCE = Operator("in", Kind.SOURCE, 1e-3)
 OUTPUT = Operator("out", Kind.OUTPUT, 1e-3, inputs=("in",))

@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.policies.load.design import Controller
-from penstock.sim.network import Kind
-from penstock.sim.networks import PHAM_HEADROOM, qn_complex, qn_flat
 from penstock.sim.scenario import NETWORKS, Scenario, capacity_per_s, load_scenario, parse_scenario
-from penstock.sim.workload_specs import WORKLOADS, Constant, SelfSimilar, load_at
+from penstock.sim.workloads.network import Kind
+from penstock.sim.workloads.networks import PHAM_HEADROOM, qn_complex, qn_flat
+from penstock.sim.workloads.specs import WORKLOADS, Constant, SelfSimilar, load_at
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 INLINE: list[dict[str, object]] = [
     {"name": "in", "kind": "source", "cost": "1ms"},

@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.sim.plot import plot_timelines
 from penstock.sim.scenario import Scenario
 from penstock.sim.simulate import SimulationResult, Timeline, simulate
-from penstock.sim.workload_specs import Constant, SelfSimilar
+from penstock.sim.workloads.specs import Constant, SelfSimilar
+from penstock.vocabulary.errors import PenstockError
 
 KEYS = [
     "manager",
@@ -97,7 +97,7 @@ def test_a_quiet_workload_has_no_delay_to_report() -> None:
 
 
 def test_a_plant_that_loses_a_row_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.sim.engine import SimulatedPlant
+    from penstock.sim.engine.plant import SimulatedPlant
 
     monkeypatch.setattr(SimulatedPlant, "waiting_rows", property(lambda plant: 1_000_000))
     with pytest.raises(PenstockError, match="offered = admitted \\+ shed \\+ waiting must hold; got"):

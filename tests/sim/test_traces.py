@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.sim.traces import Arrivals, overload, read_trace, scale_rate
+from penstock.sim.workloads.traces import Arrivals, overload, read_trace, scale_rate
+from penstock.vocabulary.errors import InvalidInputError
 
 WriteTrace = Callable[[str | bytes], Path]
 

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidInputError
-from penstock.sim import workloads
-from penstock.sim.traces import Arrivals
-from penstock.sim.workloads import (
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads.arrivals import (
     CostTrace,
     constant,
     cost_trace,
@@ -27,6 +25,8 @@ from penstock.sim.workloads import (
     sinusoid,
     step,
 )
+from penstock.sim.workloads.traces import Arrivals
+from penstock.vocabulary.errors import InvalidInputError
 
 BIASES = [0.1, 0.25, 0.5, 1.0, 1.25, 1.5]
 SEEDED: dict[str, Callable[[int], Arrivals]] = {

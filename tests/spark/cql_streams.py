@@ -10,12 +10,12 @@ import pyarrow as pa
 from tests.cql.brute import US, Element
 from tests.cql.cases import STREAMS
 
-from penstock.cql.catalog import RelationDef
+from penstock.cql.analysis.windowing import streams_read
 from penstock.cql.datafiles import INSTANT_COLUMN, SIGN_COLUMN, SIGNS
 from penstock.cql.engine.vector import arrow_type
-from penstock.cql.plan import Plan
+from penstock.cql.meaning.catalog import RelationDef
+from penstock.cql.meaning.plan import Plan
 from penstock.cql.program import read_program
-from penstock.cql.windowing import streams_read
 
 CATALOG = read_program(STREAMS + "SELECT * FROM S").catalog
 COLUMNS = {stream.name: stream.columns for stream in CATALOG.streams()}

@@ -18,13 +18,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from tests import waits
 
-from penstock.control.client import ControlSilentError
 from penstock.grants.journal import read_journal
 from penstock.grants.offset import Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
-from penstock.spark.flow import Flow
-from penstock.spark.starting import start_in_turn
+from penstock.host.client import ControlSilentError
+from penstock.spark.driver.flow import Flow
+from penstock.spark.driver.starting import start_in_turn
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60

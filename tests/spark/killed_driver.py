@@ -16,13 +16,13 @@ from tests.cql.cases import QN_LONG, meant
 from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
 from tests.spark.helpers import again, begin
 
-from penstock.cql.spark.bounded import Bounded, bounded
-from penstock.grants.lane_progress import Stretch
-from penstock.spark.backfill import backfill
-from penstock.spark.capacity import read_ungoverned
-from penstock.spark.revisions import ParquetRevisions
+from penstock.backfill.revisions import ParquetRevisions
+from penstock.backfill.work import backfill
+from penstock.lanes.progress import Stretch
+from penstock.spark.cql.bounded import Bounded, bounded
 from penstock.spark.session import session
 from penstock.spark.sink import log_sink
+from penstock.spark.source.ungoverned import read_ungoverned
 
 SEED, MOST, BATCHES = 7, 60, 8
 LAST_BATCH = 2

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 from tests.waits import PATIENCE_S, until
 
-from penstock.config import load_flow_config
-from penstock.control.governor import Governor
-from penstock.control.server import ControlServer
-from penstock.errors import InvalidInputError
+from penstock.config.flow import load_flow_config
+from penstock.control.core.governor import Governor
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
-from penstock.log.embedded import EmbeddedLog
-from penstock.spark.asking import FIRST_ROWS, Asking, Given
-from penstock.spark.source import SourceOptions
+from penstock.host.server import ControlServer
+from penstock.spark.source.data_source import SourceOptions
+from penstock.spark.source.link import FIRST_ROWS, Asking, Given
+from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 ENDS = {0: 50_000, 1: 50_000}
 
@@ -225,7 +225,7 @@ def test_answers_that_cannot_be_understood_are_as_good_as_none(folder: Path, ans
 def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(
     served: Served, stream: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "penstock.spark.asking")
+    caplog.set_level(logging.WARNING, "penstock.spark.source.link")
     served.start()
     asking, _ = waiting_asking(served.folder)
     offset = start(partitions=1)

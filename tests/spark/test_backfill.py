@@ -15,22 +15,22 @@ import pytest
 from tests.spark.helpers import begin, ids
 from tests.waits import until
 
-from penstock.errors import InvalidInputError
+from penstock.backfill.query import backfill_query
+from penstock.backfill.revisions import LogRevisions, ParquetRevisions, newest
+from penstock.backfill.work import backfill, read_lane
 from penstock.grants.journal import JournalWriter, read_journal
-from penstock.grants.lane import shed_rows
-from penstock.grants.lane_progress import Stretch
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, Plan, plan_for
 from penstock.grants.selection import grant_books, select
-from penstock.grants.windows import Windows
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.log.writer import LogConfig
-from penstock.pipeline.load import load_pipeline
-from penstock.spark.backfill import backfill, read_lane
-from penstock.spark.backfill_query import backfill_query
-from penstock.spark.flow import Flow, attach
-from penstock.spark.revisions import LogRevisions, ParquetRevisions, newest
+from penstock.lanes.lane import shed_rows
+from penstock.lanes.progress import Stretch
+from penstock.lanes.windows import Windows
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.spark.driver.flow import Flow, attach
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

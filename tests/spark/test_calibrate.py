@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.helpers import again
 
+from penstock.calibration.calibrate import calibrate_query
 from penstock.cli import main
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.pipeline.load import load_pipeline
+from penstock.pipeline.spec.load import load_pipeline
 from penstock.spark.beside import importable
-from penstock.spark.calibrate import calibrate_query
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 QUERIES: dict[str, dict[str, Any]] = {
     "mine": {

@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.helpers import begin, until
 
-from penstock.errors import PenstockError
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
-from penstock.spark.capacity import probe, read_ungoverned
-from penstock.spark.measured import batches, delays, rows_in_time
+from penstock.calibration.capacity import probe
+from penstock.calibration.measured import batches, delays, rows_in_time
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.vocabulary.errors import PenstockError
 
 pytestmark = pytest.mark.spark
 

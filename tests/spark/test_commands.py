@@ -19,8 +19,8 @@ from tests.spark.helpers import KeptSession
 from tests.waits import PROCESS_S, until
 
 from penstock.cli import main
-from penstock.control.rundir import read_run
-from penstock.log.embedded import EmbeddedLog
+from penstock.record.rundir import read_run
+from penstock.streams.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

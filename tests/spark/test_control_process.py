@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.waits import until
 
-from penstock.config import load_flow_config
-from penstock.control.client import ControlClient
-from penstock.spark import agent
-from penstock.spark.agent import ControlProcess
+from penstock.config.flow import load_flow_config
+from penstock.host.client import ControlClient
+from penstock.spark.driver import agent
+from penstock.spark.driver.agent import ControlProcess
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from tests.cql.cases import JOINED, QN_LONG, WHOLE, by_instant, expected, meant,
 from tests.spark.cql_streams import BASE, LAST, UNTIL, random_streams, tables
 from tests.spark.helpers import again
 
+from penstock.cql.analysis.windowing import closing_windows, default_mode
 from penstock.cql.errors import CqlError
-from penstock.cql.plan import Plan, Windowed
-from penstock.cql.spark.bounded import bounded
-from penstock.cql.windowing import closing_windows, default_mode
+from penstock.cql.meaning.plan import Plan, Windowed
+from penstock.spark.cql.bounded import bounded
 
 
 def rows_of(answer: pa.Table) -> list[tuple[Any, ...]]:

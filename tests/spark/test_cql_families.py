@@ -16,14 +16,14 @@ from tests.spark.cql_streams import BASE, UNTIL, random_streams, tables
 from tests.spark.helpers import again, begin, run_now
 from tests.spark.test_cql import windows_by_definition
 
-from penstock.cql.families import Family, families_of
-from penstock.cql.plan import Query
-from penstock.cql.spark.bounded import bounded
-from penstock.cql.spark.feeds import Feed
-from penstock.cql.spark.members import write_members
-from penstock.cql.spark.windows import family_windows_of
-from penstock.log.embedded import EmbeddedLog
-from penstock.spark.capacity import read_ungoverned
+from penstock.cql.analysis.families import Family, families_of
+from penstock.cql.meaning.plan import Query
+from penstock.spark.cql.bounded import bounded
+from penstock.spark.cql.feeds import Feed
+from penstock.spark.cql.members import write_members
+from penstock.spark.cql.windows import family_windows_of
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.embedded.log import EmbeddedLog
 
 WINDOW = "[RANGE 4 SEC SLIDE 4 SEC]"
 SHAPES = {

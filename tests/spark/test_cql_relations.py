@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from tests.cql.brute import US
 
 from penstock.cli import main
-from penstock.log.embedded import EmbeddedLog
-from penstock.pipeline.load import load_pipeline
-from penstock.spark.build import build_queries, load_functions, prepare_streams
-from penstock.spark.flow import attach
-from penstock.spark.run import run_pipeline
+from penstock.pipeline.run.build import build_queries, load_functions, prepare_streams
+from penstock.pipeline.run.runner import run_pipeline
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.spark.driver.flow import attach
+from penstock.streams.embedded.log import EmbeddedLog
 
 pytestmark = pytest.mark.spark
 

@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.spark.helpers import run_now
 
-from penstock.cql.plan import Query
+from penstock.cql.meaning.plan import Query
 from penstock.cql.program import read_program
-from penstock.cql.spark.estimates import estimates_of
-from penstock.cql.spark.feeds import Feed, Feeds
-from penstock.cql.spark.relation import changes_of
-from penstock.cql.spark.rows import rows_of
-from penstock.cql.spark.windows import windows_of
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import DRAWN, KEPT, POSITION
-from penstock.log.writer import LogConfig
-from penstock.spark.capacity import read_ungoverned
+from penstock.spark.cql.estimates import estimates_of
+from penstock.spark.cql.feeds import Feed, Feeds
+from penstock.spark.cql.relation import changes_of
+from penstock.spark.cql.rows import rows_of
+from penstock.spark.cql.windows import windows_of
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.protocol import DRAWN, KEPT, POSITION
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])

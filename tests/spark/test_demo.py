@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SHORT = """
 import sys
-from penstock.spark import demo
+from penstock.demo import run as demo
 demo.GOVERNED_S, demo.PLAIN_S, demo.WARM_UP_S = 12.0, 4.0, 4.0
 from penstock.cli import main
 sys.exit(main(["demo", "--runs", sys.argv[1], "--json", sys.argv[2]]))

@@ -10,12 +10,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from penstock.calibration.capacity import Capacity
+from penstock.calibration.measured import Batch
+from penstock.demo import run as demo
+from penstock.demo.run import CLASSES, GOVERNED_S, ClassRun, DemoResult
 from penstock.grants.offset import Offset
-from penstock.log.paced import PacedLog
-from penstock.spark import demo
-from penstock.spark.capacity import Capacity
-from penstock.spark.demo import CLASSES, GOVERNED_S, ClassRun, DemoResult
-from penstock.spark.measured import Batch
+from penstock.streams.paced.stream import PacedLog
 
 CAPACITY = Capacity(300.0, 750, 2.5, 1.0)
 

@@ -23,10 +23,10 @@ from tests.spark.helpers import (
 )
 
 import penstock
-from penstock.grants.lateness import LateRule
 from penstock.grants.offset import Books, Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.spark.dropped import EventTimes, ProgressListener, dropped_rows, watermark_of, window_of
+from penstock.spark.driver.dropped import EventTimes, ProgressListener, dropped_rows, watermark_of, window_of
+from penstock.spark.driver.lateness import LateRule
+from penstock.streams.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

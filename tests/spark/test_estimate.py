@@ -15,14 +15,14 @@ from tests.spark.helpers import run_now
 
 import penstock
 from penstock.cql.program import read_program
-from penstock.cql.spark.estimates import estimates_of
-from penstock.cql.spark.feeds import Feed
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import DRAWN, KEPT, POSITION
 from penstock.policies.quality import share_among_windows
 from penstock.policies.quality.estimates import AGGREGATES, SampledRows, Sums, estimate, sums_by_group
-from penstock.spark.capacity import read_ungoverned
+from penstock.spark.cql.estimates import estimates_of
+from penstock.spark.cql.feeds import Feed
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.protocol import DRAWN, KEPT, POSITION
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 pytestmark = pytest.mark.spark
 METADATA = penstock.ESTIMATE

@@ -36,14 +36,14 @@ from tests.waits import ran
 
 import penstock
 from penstock.grants.journal import read_journal
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.flight import FlightServer
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.flight.client import FlightServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from penstock.spark.flow import Flow
+    from penstock.spark.driver.flow import Flow
 
 pytestmark = pytest.mark.spark
 
@@ -323,8 +323,8 @@ def test_a_query_that_is_started_again_goes_on_as_the_same_reader_with_its_books
 PRODUCER = """
 import sys
 import numpy as np
-from penstock.log.flight import FlightLog
-from penstock.log.protocol import AppendKey
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.protocol import AppendKey
 import pyarrow as pa
 with FlightLog(sys.argv[1], "readings") as log:
     for batch in range(5):

@@ -27,7 +27,7 @@ import penstock
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.log.embedded import EmbeddedLog
+    from penstock.streams.embedded.log import EmbeddedLog
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ import pytest
 
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import KEPT
-from penstock.spark.asking import Given
-from penstock.spark.source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.spark.source.link import Given
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.protocol import KEPT
 
 NOTHING = Plan("row", row_keep=0)
 

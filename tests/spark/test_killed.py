@@ -18,7 +18,7 @@ from tests.spark.test_cql import changes_in
 from tests.spark.test_sink import ROWS, make_numbers, written
 from tests.waits import ran
 
-from penstock.spark.backfill import backfill
+from penstock.backfill.work import backfill
 from penstock.spark.sink import log_sink
 
 if TYPE_CHECKING:

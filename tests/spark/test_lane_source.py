@@ -11,17 +11,17 @@ import pytest
 from tests.spark.test_backfill import READER, WINDOWS, Shedding
 
 import penstock
+from penstock.backfill.lane_source import LaneReader, LaneTask, Part, read_parts, read_task, shed_parts
+from penstock.backfill.work import backfill
 from penstock.grants.journal import Entry
-from penstock.grants.lane import shed_rows
 from penstock.grants.offset import Offset
 from penstock.grants.plan import plan_for
 from penstock.grants.selection import Range, read_range
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import DRAWN, KEPT
-from penstock.log.writer import LogConfig
-from penstock.spark.backfill import backfill
-from penstock.spark.columns import spark_schema
-from penstock.spark.lane_source import LaneReader, LaneTask, Part, read_parts, read_task, shed_parts
+from penstock.lanes.lane import shed_rows
+from penstock.spark.source.metadata import spark_schema
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.protocol import DRAWN, KEPT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
-from penstock.spark.asking import Asking, Given
-from penstock.spark.source import SourceOptions, _Planner, limited
+from penstock.spark.source.data_source import SourceOptions, _Planner, limited
+from penstock.spark.source.link import Asking, Given
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

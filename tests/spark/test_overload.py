@@ -18,13 +18,13 @@ import pytest
 from tests.spark.helpers import begin, end_of, journal_offsets, offsets, query_status, until
 
 import penstock
-from penstock.control.rundir import read_run
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Range, grant_books, read_range, select
 from penstock.grants.values import window_numbers
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import schedule_constant
+from penstock.record.rundir import read_run
+from penstock.streams.paced.schedule import schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

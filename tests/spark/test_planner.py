@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidInputError
 from penstock.grants.journal import read_journal
-from penstock.grants.lane_progress import LaneProgress, LaneStore, Stretch
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plan import KEEP_ALL, SCALE, Plan
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.log.writer import LogConfig
-from penstock.spark.asking import Given
-from penstock.spark.source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
+from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.spark.source.link import Given
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError
 
 HALF = Plan("row", row_keep=SCALE // 2, seed=3)
 
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 def plans(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
     """Planners as Spark starts them, each a process of its own in truth."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # a planner sets its own
-    monkeypatch.setattr("penstock.spark.source.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("penstock.spark.source.data_source.PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr("penstock.grants.journal.WAIT_S", 0.0, raising=False)
     made: list[_Planner] = []
 

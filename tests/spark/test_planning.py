@@ -16,12 +16,12 @@ from tests.spark.helpers import LONGEST_S, StopWhen
 
 from penstock.cli import main
 from penstock.cli.plan import plan_table
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
-from penstock.pipeline.load import load_pipeline
-from penstock.pipeline.sinks import LogSink, NoopSink
-from penstock.spark.planning import plan_pipeline, set_apart
+from penstock.pipeline.run.feasibility import plan_pipeline, set_apart
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.pipeline.spec.sinks import LogSink, NoopSink
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,7 +155,7 @@ def test_the_command_says_what_a_class_needs_and_exits_1_where_a_target_cannot_b
         asked.append(seconds)
         return {"classes": {"gold": gold}, "seconds": seconds, "errors": {}}
 
-    monkeypatch.setattr("penstock.spark.planning.plan_pipeline", measured)
+    monkeypatch.setattr("penstock.pipeline.run.feasibility.plan_pipeline", measured)
     (tmp_path / "small.yaml").write_text(json.dumps(spec(tmp_path)))
     code = main(["plan", str(tmp_path / "small.yaml"), "--seconds", "30s", "--json", "-"])
     assert (code, asked) == (0 if feasible else 1, [30.0])

@@ -16,7 +16,8 @@ import os, sys, time
 from pathlib import Path
 
 import penstock
-from penstock.spark.capacity import read_ungoverned, stop_quietly
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.calibration.capacity import stop_quietly
 from tests.spark.helpers import create, fill, until
 
 folder = Path(sys.argv[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from penstock.spark.report import (
+from penstock.show.report import (
     class_report,
     closing_table,
     live_table,

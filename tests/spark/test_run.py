@@ -14,11 +14,11 @@ import pytest
 from tests.spark.helpers import LONGEST_S, StopWhen, has_admitted
 from tests.waits import PATIENCE_S
 
-from penstock.errors import PenstockError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
-from penstock.pipeline.load import load_pipeline
-from penstock.spark.run import failure, run_pipeline
+from penstock.pipeline.run.runner import failure, run_pipeline
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,17 +28,17 @@ from tests.spark.helpers import (
 from tests.waits import PATIENCE_S
 
 import penstock
-from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL
+from penstock.grants.sampling_units import Drawn, drawn_column
 from penstock.grants.selection import Range, read_range
 from penstock.grants.sic import row_sic
-from penstock.grants.units import Drawn, drawn_column
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import ORIGIN
-from penstock.log.writer import LogConfig
-from penstock.pipeline.load import load_pipeline
-from penstock.spark.columns import with_metadata
-from penstock.spark.run import run_pipeline
+from penstock.pipeline.run.runner import run_pipeline
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.spark.source.metadata import with_metadata
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.protocol import ORIGIN
+from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,6 @@ import pytest
 from tests.spark.helpers import ended, until
 from tests.waits import ran
 
-from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.spark.java import find_java
 from penstock.spark.session import (
     REQUIRED,
@@ -24,6 +23,7 @@ from penstock.spark.session import (
     session_settings,
     unmet_settings,
 )
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

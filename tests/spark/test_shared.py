@@ -13,11 +13,11 @@ from tests.spark.helpers import create, drain, fill, ids, to_files, to_memory, u
 from tests.waits import PATIENCE_S
 
 import penstock
-from penstock.control.client import ControlClient
-from penstock.errors import InvalidInputError
-from penstock.pipeline.load import load_pipeline
-from penstock.spark.flow import Flow
-from penstock.spark.run import run_pipeline
+from penstock.host.client import ControlClient
+from penstock.pipeline.run.runner import run_pipeline
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.spark.driver.flow import Flow
+from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

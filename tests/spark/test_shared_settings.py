@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.config import load_flow_config
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.spark.shared import check_shared
+from penstock.config.flow import load_flow_config
+from penstock.spark.driver.shared import check_shared
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 CLASSES: dict[str, Any] = {"gold": {"target": "2s", "priority": 6}, "bulk": {"target": "30s"}}
 

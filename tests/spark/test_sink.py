@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 from tests.spark.helpers import begin, until
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
-from penstock.spark.capacity import read_ungoverned
 from penstock.spark.sink import log_sink
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

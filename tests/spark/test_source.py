@@ -29,14 +29,14 @@ from tests.spark.helpers import (
 )
 
 import penstock
-from penstock.errors import InvalidInputError, UnknownNameError
 from penstock.grants.offset import Offset
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Range, read_range
 from penstock.grants.sic import row_sic
-from penstock.log.embedded import EmbeddedLog
-from penstock.spark.capacity import read_ungoverned
-from penstock.spark.columns import spark_schema
+from penstock.spark.source.metadata import spark_schema
+from penstock.spark.source.ungoverned import read_ungoverned
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -10,7 +10,7 @@ from pyspark.errors import PythonException
 from tests.spark.helpers import create, fill, query_status, to_memory, until, windows
 
 import penstock
-from penstock.spark.stages import StageListener
+from penstock.spark.driver.stages import StageListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ import pytest
 from tests.spark.helpers import create
 
 import penstock
-from penstock.errors import PenstockError
-from penstock.spark.flow import Flow
-from penstock.spark.starting import LATE, START_TRIES, has_asked, not_ready, start_in_turn
+from penstock.spark.driver.flow import Flow
+from penstock.spark.driver.starting import LATE, START_TRIES, has_asked, not_ready, start_in_turn
+from penstock.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

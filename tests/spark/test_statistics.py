@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.cql.cases import meant
 
-from penstock.cql.families import Family, families_of
-from penstock.spark.statistics import Selectivity, family_costs
+from penstock.cql.analysis.families import Family, families_of
+from penstock.pipeline.run.statistics import Selectivity, family_costs
 
 
 def progress(batch: int, taken: int, given: int | None) -> dict[str, Any]:

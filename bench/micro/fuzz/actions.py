@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.grants.lane import shed_rows
-from penstock.grants.lane_progress import LaneStore, Stretch
+from penstock.lanes.lane import shed_rows
+from penstock.lanes.progress import LaneStore, Stretch
 from penstock.sim.microbatch import Point, QueryLostError
 
 from .case import all_keyed, class_of

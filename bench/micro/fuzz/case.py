@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.policies.capacity import CAPACITY_POLICIES
 from penstock.policies.load import LOAD_MANAGERS
-from penstock.policies.scheduling import CAPACITY_POLICIES
 
 FEATURES = (
     "crash",  # queries are lost at each point of a grant, and come back

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.grants.journal import Entry, read_journal
-from penstock.grants.lane import decided, shed_of, shed_rows
-from penstock.grants.lane_progress import LaneStore
 from penstock.grants.offset import Books, Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.readers import ReaderRegistry
+from penstock.lanes.lane import decided, shed_of, shed_rows
+from penstock.lanes.progress import LaneStore
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.registry import ReaderRegistry
 
 if TYPE_CHECKING:
     from .world import Running, World

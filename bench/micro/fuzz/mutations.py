@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from unittest import mock
 
-import penstock.spark.source as source_module
+import penstock.spark.source.data_source as source_module
 from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import Selection
-from penstock.spark.source import _Planner
+from penstock.spark.source.data_source import _Planner
 
 from .shrink import Failure, run_seed
 

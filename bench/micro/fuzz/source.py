@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.grants.offset import Offset
-from penstock.log.protocol import ARRIVAL
 from penstock.sim.microbatch import Pause, Planned, Waits
-from penstock.spark.asking import Asking
-from penstock.spark.source import PenstockStreamReader, SourceOptions
+from penstock.spark.source.data_source import PenstockStreamReader, SourceOptions
+from penstock.spark.source.link import Asking
+from penstock.streams.protocol import ARRIVAL
 
 from .wire import Held, Wire, WireClient
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from penstock.control.client import VERSION, ControlSilentError
-from penstock.control.operations import Operations, poll_s
-from penstock.control.server import ControlServer
+from penstock.host.client import VERSION, ControlSilentError
+from penstock.host.operations import Operations, poll_s
+from penstock.host.server import ControlServer
 from penstock.sim.microbatch import VirtualCluster
 
 

@@ -17,18 +17,18 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import penstock.control.governor as governor_module
-import penstock.control.granting as granting_module
-import penstock.control.operations as operations_module
+import penstock.control.core.governor as governor_module
+import penstock.control.core.granting as granting_module
 import penstock.grants.journal as journal_module
-import penstock.spark.asking as asking_module
-import penstock.spark.source as source_module
-from penstock.config import load_flow_config
+import penstock.host.operations as operations_module
+import penstock.spark.source.data_source as source_module
+import penstock.spark.source.link as asking_module
+from penstock.config.flow import load_flow_config
 from penstock.grants.offset import Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.writer import LogConfig
 from penstock.sim.microbatch import Line, Machine, SimulatedQuery, VirtualCluster
-from penstock.spark.source import SourceOptions
+from penstock.spark.source.data_source import SourceOptions
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig
 
 from . import actions
 from .case import Case, QueryCase, StreamCase, random_of

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.bench import BenchRun, bench
-from penstock.model import FloatArray
-from penstock.policies.quality.errors import deviation, kendall_distance, rank_correlation
 from penstock.policies.quality.sic import source_tuple_sic
+from penstock.vocabulary.model import FloatArray
 
 from .datasets import DATASETS, free_memory_kb, planetlab, readings, series
+from .errors_of_results import deviation, kendall_distance, rank_correlation
 
 WINDOW_S, INTERVALS = 1.0, 4
 """Queries answer every second; the shedder drops tuples at random every 250 ms."""

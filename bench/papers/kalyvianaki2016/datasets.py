@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.model import FloatArray
+from penstock.vocabulary.model import FloatArray
 
 DATASETS = ("gaussian", "uniform", "exponential", "mixed", "planetlab")
 MEAN = 50.0

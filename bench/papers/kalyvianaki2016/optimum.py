@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.bench import BenchRun, bench
-from penstock.errors import MissingExtraError
-from penstock.model import FloatArray
 from penstock.policies.quality import jain_index
 from penstock.sim.federation import AVG_ALL, COV, TOP_5, Layout, QuerySpec, placement
+from penstock.vocabulary.errors import MissingExtraError
+from penstock.vocabulary.model import FloatArray
 
 from ..federations import simulate
 

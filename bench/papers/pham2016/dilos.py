@@ -8,13 +8,15 @@ from functools import cache
 import numpy as np
 
 from penstock.bench import BenchRun, bench
-from penstock.model import FloatArray
-from penstock.policies.scheduling import capacity_policy
-from penstock.sim import networks, workloads
-from penstock.sim.class_networks import CLASSES, SOURCES, qn_a
+from penstock.policies.capacity import capacity_policy
 from penstock.sim.classes import ClassesScenario, ClassResult, Managers, simulate_classes
-from penstock.sim.machine import Machine
-from penstock.sim.network import Network, Operator
+from penstock.sim.engine.machine import Machine
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads import networks
+from penstock.sim.workloads.network import Network, Operator
+from penstock.vocabulary.model import FloatArray
+
+from .class_networks import CLASSES, SOURCES, qn_a
 
 MACHINE = Machine(((0.0, networks.PHAM_HEADROOM),))
 PERIOD_S, EVERY = 0.15, 10

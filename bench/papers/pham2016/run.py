@@ -10,10 +10,11 @@ import numpy as np
 
 from penstock.bench import BenchRun, bench
 from penstock.policies.load import manager_config
-from penstock.sim import networks, workloads
-from penstock.sim.machine import Machine
-from penstock.sim.network import Network
-from penstock.sim.traces import Arrivals
+from penstock.sim.engine.machine import Machine
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads import networks
+from penstock.sim.workloads.network import Network
+from penstock.sim.workloads.traces import Arrivals
 
 from ..runs import DELAY_TARGET_S, Outcome, averages, drive, least_loss, save_plot
 from .dilos import fig5, fig26_27, fig32, table8, table9_10, table11_12

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from penstock.bench import BenchRun, bench
-from penstock.model import FloatArray, Observation
 from penstock.policies.load import manager_config
-from penstock.sim import networks, workloads
-from penstock.sim.machine import Machine
-from penstock.sim.network import Kind, Network, Operator
+from penstock.sim.engine.machine import Machine
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads import networks
+from penstock.sim.workloads.network import Kind, Network, Operator
+from penstock.vocabulary.model import FloatArray, Observation
 
 from ..runs import DELAY_TARGET_S, Outcome, averages, drive, least_loss, save_plot
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.bench.report import EXPECTED_FILE, ExpectedRow, PaperFigures, read_expected
-from penstock.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 
 if TYPE_CHECKING:
     from penstock.bench.runner import BenchRun

@@ -28,7 +28,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.version import __version__
 
 EXPECTED_FILE = "expected.csv"
 COLUMNS = ("id", "name", "paper", "kind", "tolerance", "goal", "reason")
@@ -343,12 +344,10 @@ def environment() -> dict[str, object]:
     """What the numbers were measured on."""
     import numpy
 
-    import penstock
-
     return {
         "python": platform.python_version(),
         "numpy": numpy.__version__,
-        "penstock": penstock.__version__,
+        "penstock": __version__,
         "cpu_count": os.cpu_count(),
         "platform": platform.platform(),
     }

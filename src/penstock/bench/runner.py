@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from penstock.bench.registry import Bench
 from penstock.bench.report import BenchReport, judge
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 DEFAULT_REPEATS = 5
 

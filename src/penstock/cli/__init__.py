@@ -13,23 +13,23 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from penstock import __version__
 from penstock.cli.backfill import EPILOG as BACKFILL_EPILOG
 from penstock.cli.backfill import backfill_command
 from penstock.cli.bench import bench_app
-from penstock.cli.calibrate import calibrate_command
 from penstock.cli.control import control_app
-from penstock.cli.cql import cql_app
+from penstock.cli.cql.commands import cql_app
 from penstock.cli.demo import demo_command
 from penstock.cli.log import log_app
 from penstock.cli.plan import EPILOG as PLAN_EPILOG
 from penstock.cli.plan import plan_command
-from penstock.cli.replay import replay_command
 from penstock.cli.run import EPILOG as RUN_EPILOG
 from penstock.cli.run import run_command
-from penstock.cli.simulate import EPILOG, simulate_command
+from penstock.cli.simulated.calibrate import calibrate_command
+from penstock.cli.simulated.replay import replay_command
+from penstock.cli.simulated.simulate import EPILOG, simulate_command
 from penstock.cql.errors import CqlError
-from penstock.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.version import __version__
 
 USER_ERROR = 2
 

@@ -16,14 +16,14 @@ from rich.table import Table
 from penstock.cli.consoles import output_console, progress_bars
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.run import Changes, changes_of
-from penstock.errors import InvalidInputError, MissingExtraError
-from penstock.grants.lane_progress import LaneStore, find_lanes
-from penstock.pipeline.lanes import lanes_of
-from penstock.pipeline.load import load_pipeline
-from penstock.units import parse_duration_s
+from penstock.lanes.progress import LaneStore, find_lanes
+from penstock.pipeline.run.lanes import lanes_of
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from penstock.spark.backfill import Backfilled
+    from penstock.backfill.work import Backfilled
 
 _LANE = ("stream", "reader", "rows", "late", "sampled", "poison", "gone", "age_s", "pinned", "backfilled")
 
@@ -98,7 +98,7 @@ def backfill_command(
         _list(stores, console, json, ended)
         return
     try:
-        from penstock.spark.backfill_query import Asked, backfill_query
+        from penstock.backfill.query import Asked, backfill_query
         from penstock.spark.beside import importable
         from penstock.spark.session import pipeline_session
     except ImportError as error:

@@ -17,8 +17,8 @@ from penstock.bench.registry import Bench, figures_by_folder, load_benches, sele
 from penstock.bench.report import BenchReport, PaperFigures
 from penstock.bench.runner import BenchRun, run_bench
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.errors import InvalidInputError
-from penstock.units import parse_duration_s
+from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.errors import InvalidInputError
 
 bench_app = typer.Typer(
     help="Run the papers' benchmarks, and those of the Spark plant.", no_args_is_help=True

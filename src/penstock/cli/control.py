@@ -11,9 +11,9 @@ from rich.console import Console
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.cli.run import changes_of
-from penstock.config import FlowConfig, load_flow_config
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.validation import read_mapping
+from penstock.config.flow import FlowConfig, load_flow_config
+from penstock.config.mistakes import read_mapping
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 control_app = typer.Typer(
     help="Serve a control plane that several drivers share; look at one that runs, and change it.",
@@ -48,7 +48,7 @@ def serve_command(
     Their queries share the slots, classes and targets of this file. A driver's own classes must be among
     them.
     """
-    from penstock.control.server import ControlServer, run_control
+    from penstock.host.server import ControlServer, run_control
 
     flow = _flow_of(config)
     if run is not None:
@@ -76,7 +76,7 @@ def _flow_of(file: Path) -> FlowConfig:
     """What a file says of a control plane: it is a flow's, or a pipeline's, which has queries as well."""
     if "queries" not in read_mapping(file, "flow", "examples/pipelines"):
         return load_flow_config(file)
-    from penstock.pipeline.load import load_pipeline
+    from penstock.pipeline.spec.load import load_pipeline
 
     # a run directory is new: with this one `penstock run` would refuse its own
     return load_pipeline(file).flow_config().model_copy(update={"run": None})
@@ -90,7 +90,7 @@ def status_command(
 ) -> None:
     """Show a running control plane: of classes rows, delays against targets, shares, reasons; of queries
     what their results stand on, and which of their streams are silent."""
-    from penstock.spark.report import live_table, query_report, query_table
+    from penstock.show.report import live_table, query_report, query_table
 
     claim_output(json, force)
     status = _request(address, {"op": "status"})["status"]
@@ -134,7 +134,7 @@ def shedding_command(
 
 
 def _request(address: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    from penstock.control.client import ControlClient
+    from penstock.host.client import ControlClient
 
     client = ControlClient(address)
     try:

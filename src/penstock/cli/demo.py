@@ -18,10 +18,10 @@ from rich.table import Table
 
 from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
-from penstock.errors import MissingExtraError, PenstockError
+from penstock.vocabulary.errors import MissingExtraError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.spark.demo import DemoResult
+    from penstock.demo.run import DemoResult
 
 
 def demo_command(
@@ -42,7 +42,7 @@ def demo_command(
     claim_output(json, force)
     folder = _fresh_folder(runs)
     if simulated:
-        from penstock.cli.demo_simulated import simulated_demo
+        from penstock.cli.simulated.demo import simulated_demo
 
         simulated_demo(json, folder)
         return
@@ -75,7 +75,7 @@ def _fresh_folder(runs: Path) -> Path:
 
 def _run(console: Console, folder: Path) -> DemoResult:
     try:
-        from penstock.spark import demo
+        from penstock.demo import run as demo
         from penstock.spark.session import session, stderr_to
     except ImportError as missing:
         raise MissingExtraError("the demo", "pyspark", "spark") from missing
@@ -113,7 +113,7 @@ def _run(console: Console, folder: Path) -> DemoResult:
 
 def _arrivals() -> Any:
     """The bursty trace of the simulated benches, or its synthetic twin where the trace is not there."""
-    from penstock.sim.workloads import s_r
+    from penstock.sim.workloads.arrivals import s_r
 
     return s_r().times_s
 
@@ -131,7 +131,7 @@ class _Teller:
 @contextmanager
 def _live(console: Console, title: str, seconds: float) -> Iterator[Any]:
     """A live table on a terminal, a line elsewhere."""
-    from penstock.spark.report import live_table
+    from penstock.show.report import live_table
 
     if console.is_terminal:
         with Live(console=console, transient=True, refresh_per_second=4) as live:
@@ -185,7 +185,7 @@ def _print(console: Console, result: DemoResult) -> None:
 
 
 def _plot(console: Console, result: DemoResult, path: Path) -> None:
-    from penstock.spark.plot import plot_demo
+    from penstock.demo.plot import plot_demo
 
     try:
         plot_demo(result, path)

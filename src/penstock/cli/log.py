@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.errors import InvalidInputError, PenstockError
-from penstock.log.open import load_stream
-from penstock.log.readers import ReaderRegistry
+from penstock.streams.opening import load_stream
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 log_app = typer.Typer(
     help="Look into a stream log: streams, readers; forget a reader, trim; serve it.", no_args_is_help=True
@@ -126,7 +126,7 @@ def serve_command(
     ] = "never",
 ) -> None:
     """Serve the streams of a log over Arrow Flight, until Ctrl-C or SIGTERM."""
-    from penstock.log.serve import FlightServer
+    from penstock.streams.flight.server import FlightServer
 
     token = None if token_file is None else token_file.read_text().strip()
     if token == "":

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 STDOUT = "-"
 

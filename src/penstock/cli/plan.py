@@ -14,9 +14,9 @@ from rich.table import Table
 from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
 from penstock.cli.run import Changes, PipelineFile, changes_of, shown
-from penstock.errors import MissingExtraError
-from penstock.pipeline.load import load_pipeline
-from penstock.units import parse_duration_s
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.errors import MissingExtraError
 
 EPILOG = """
 [bold]What it does[/bold]
@@ -64,7 +64,7 @@ def plan_command(
     duration_s = parse_duration_s(seconds, "--seconds")
     config = load_pipeline(pipeline, changes_of(change))
     try:
-        from penstock.spark.planning import plan_pipeline
+        from penstock.pipeline.run.feasibility import plan_pipeline
     except ImportError as error:
         raise MissingExtraError("penstock plan", error.name or "pyspark", "spark") from None
     console = output_console(json)

@@ -15,9 +15,9 @@ from rich.markup import escape
 
 from penstock.cli.consoles import output_console
 from penstock.cli.outputs import claim_output, write_json
-from penstock.errors import InvalidInputError, MissingExtraError
-from penstock.pipeline.load import load_pipeline
-from penstock.units import parse_duration_s
+from penstock.pipeline.spec.load import load_pipeline
+from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.errors import InvalidInputError, MissingExtraError
 
 LINE_EVERY_S = 5.0
 
@@ -88,8 +88,8 @@ def run_command(
     drain_s = 0.0 if drain is None else parse_duration_s(drain, "--drain")
     config = load_pipeline(pipeline, changes_of(change))
     try:
-        from penstock.spark.report import closing_table, query_table
-        from penstock.spark.run import new_run_directory, run_pipeline, timestamped
+        from penstock.pipeline.run.runner import new_run_directory, run_pipeline, timestamped
+        from penstock.show.report import closing_table, query_table
     except ImportError as error:
         raise MissingExtraError("penstock run", error.name or "pyspark", "spark") from None
     base = pipeline.absolute().parent
@@ -134,7 +134,7 @@ def _change(text: str) -> tuple[str, Any]:
 @contextmanager
 def shown(console: Console, name: str) -> Iterator[Callable[[Mapping[str, Any], float], None]]:
     """A table that is kept up to date on a terminal; elsewhere a line every few seconds."""
-    from penstock.spark.report import live_table, status_line
+    from penstock.show.report import live_table, status_line
 
     if not console.is_terminal:
         last_s = 0.0

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from penstock.cql.catalog import RelationDef, StreamDef
 from penstock.cql.engine.vector import arrow_type
-from penstock.errors import InvalidInputError
+from penstock.cql.meaning.catalog import RelationDef, StreamDef
+from penstock.vocabulary.errors import InvalidInputError
 
 Element = tuple[int, str, tuple[object, ...]]
 """An instant, a sign, and the values of a tuple."""

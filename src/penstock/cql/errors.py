@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError
 
 
 @dataclass(frozen=True, slots=True)

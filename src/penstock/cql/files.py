@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.cql.program import Program, read_program
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def read_file(file: Path, tick_us: int = 1) -> Program:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 from sqlglot import exp
 
-from penstock.cql.bind import bind
-from penstock.cql.catalog import Catalog, StreamDef
+from penstock.cql.analysis.windowing import streams_read
 from penstock.cql.datafiles import no_tuples, tuples_of
-from penstock.cql.dialect import parse, to_text
 from penstock.cql.errors import CqlError
-from penstock.cql.expressions import place_of
-from penstock.cql.nodes import Register
-from penstock.cql.plan import Query
-from penstock.cql.registering import register
-from penstock.cql.windowing import streams_read
+from penstock.cql.language.dialect import parse, to_text
+from penstock.cql.language.nodes import Register
+from penstock.cql.meaning.bind import bind
+from penstock.cql.meaning.catalog import Catalog, StreamDef
+from penstock.cql.meaning.expressions import place_of
+from penstock.cql.meaning.plan import Query
+from penstock.cql.meaning.registering import register
 
 
 @dataclass(frozen=True, slots=True)

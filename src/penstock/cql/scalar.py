@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.cql.bind import Binder
-from penstock.cql.catalog import Catalog
-from penstock.cql.dialect import parse_scalar
 from penstock.cql.engine.vector import column_of
 from penstock.cql.errors import CqlError
-from penstock.cql.expressions import columns_of, rewritten
-from penstock.cql.nodes import WholeDiv
-from penstock.cql.types import is_numeric
-from penstock.errors import InvalidInputError
+from penstock.cql.language.dialect import parse_scalar
+from penstock.cql.language.nodes import WholeDiv
+from penstock.cql.meaning.bind import Binder
+from penstock.cql.meaning.catalog import Catalog
+from penstock.cql.meaning.expressions import columns_of, rewritten
+from penstock.cql.meaning.types import is_numeric
+from penstock.vocabulary.errors import InvalidInputError
 
 Numbers = npt.NDArray[np.float64]
 

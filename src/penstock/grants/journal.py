@@ -28,10 +28,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from penstock.errors import InvalidInputError
 from penstock.grants.cutting import Needed, Place, find_cut
 from penstock.grants.offset import Books, Offset, Positions
-from penstock.log.files import sync_directory
+from penstock.streams.files import sync_directory
+from penstock.vocabulary.errors import InvalidInputError
 
 TAIL_BYTES = 1 << 16
 CUT_BYTES = 1 << 22

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.errors import InvalidInputError
 from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.vocabulary.errors import InvalidInputError
 
 FORMAT = 2
 """Raised with whatever an older Penstock must not ignore. 2: `marks`."""
@@ -71,7 +71,7 @@ class Offset:
         empty_before: Rows of the grants right before this one of which nothing was admitted: the next rows
             that are stand for them, too.
         empty: Such rows for the next grant; 0 where this one admits any.
-        marks: What tells the rows right before `end` from others; see `penstock.log.marks`. None in format 1.
+        marks: What tells the rows right before `end` from others; see `streams.marks`. None in format 1.
     """
 
     reader: str

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 SCALE = 1 << 32
 """Probabilities are in parts of this."""

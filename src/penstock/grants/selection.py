@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plan import SCALE, Plan, kept_buckets, kept_rows, opened
 from penstock.grants.values import kept_by_value
-from penstock.log.protocol import HeaderArrays, ReadableStream, Segment
+from penstock.streams.protocol import HeaderArrays, ReadableStream, Segment
 
 Counts = npt.NDArray[np.int64]
 
@@ -273,7 +273,7 @@ def kept_mask(
 def _key_mask(
     log: ReadableLog, plan: Plan, segment: Segment, first: int, end: int, rows: pa.RecordBatch | None = None
 ) -> npt.NDArray[np.bool_]:
-    from penstock.log.writer import key_buckets
+    from penstock.streams.embedded.writer import key_buckets
 
     column = (log.read(segment) if rows is None else rows).column(log.key_column)
     clipped = column.slice(first - segment.first_position, end - first)

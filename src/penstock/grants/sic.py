@@ -11,7 +11,7 @@ of several, and have that part of it.
 from __future__ import annotations
 
 from penstock.grants.offset import Positions
-from penstock.log.protocol import ReadableStream, StreamLog
+from penstock.streams.protocol import ReadableStream, StreamLog
 
 LEAST_WATCHED_US = 250_000
 """Of a stream that began later than its window: from less time nothing is scaled up."""

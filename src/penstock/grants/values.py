@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import InvalidInputError
 from penstock.grants.plan import SCALE, Plan, kept_positions
-from penstock.log.protocol import ARRIVAL
+from penstock.streams.protocol import ARRIVAL
+from penstock.vocabulary.errors import InvalidInputError
 
 Values = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

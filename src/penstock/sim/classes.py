@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.control.cycle import Cycle, Step
-from penstock.control.redistribution import LEAST_SHARE, Redistribution
-from penstock.errors import PenstockError, require_positive
-from penstock.model import Decision, DelayStats, FloatArray, Observation, QueryClass
+from penstock.control.decide.cycle import Cycle, Step
+from penstock.control.schedule.shares import LEAST_SHARE, Redistribution
+from penstock.policies.capacity import CapacityPolicy, capacity_policy, quotas
 from penstock.policies.load import Manager, manager_config
-from penstock.policies.scheduling import CapacityPolicy, capacity_policy, quotas
-from penstock.sim.engine import Engine
-from penstock.sim.machine import Machine
-from penstock.sim.network import Network
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.plant import Engine
+from penstock.sim.engine.view import ClassView
 from penstock.sim.simulate import Timeline, timeline_of
-from penstock.sim.view import ClassView
+from penstock.sim.workloads.network import Network
+from penstock.vocabulary.errors import PenstockError, require_positive
+from penstock.vocabulary.model import Decision, DelayStats, FloatArray, Observation, QueryClass
 
 Managers = Literal["none", "common", "separate"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import MissingExtraError
-from penstock.model import FloatArray
 from penstock.sim.simulate import Timeline
+from penstock.vocabulary.errors import MissingExtraError
+from penstock.vocabulary.model import FloatArray
 
 _INK, _MUTED, _GRID, _TARGET = "#222222", "#6b6b6b", "#e8e8e8", "#b3261e"
 _COLOURS = {

@@ -19,19 +19,19 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config import typed_manager_config
-from penstock.errors import InvalidInputError, UnknownNameError, require_positive
-from penstock.model import QueryClass
+from penstock.config.flow import typed_manager_config
+from penstock.config.mistakes import checked, read_mapping
 from penstock.policies.load import Manager
-from penstock.sim import workloads
-from penstock.sim.network import Kind, Network, Operator
-from penstock.sim.networks import PHAM_HEADROOM, borealis, qn_complex, qn_flat, qn_long
-from penstock.sim.traces import Arrivals
-from penstock.sim.workload_specs import SR, AnyWorkload, Part, Seconds, capacity_per_s
-from penstock.validation import checked, read_mapping
+from penstock.sim.workloads import arrivals as workloads
+from penstock.sim.workloads.network import Kind, Network, Operator
+from penstock.sim.workloads.networks import PHAM_HEADROOM, borealis, qn_complex, qn_flat, qn_long
+from penstock.sim.workloads.specs import SR, AnyWorkload, Part, Seconds, capacity_per_s
+from penstock.sim.workloads.traces import Arrivals
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError, require_positive
+from penstock.vocabulary.model import QueryClass
 
 if TYPE_CHECKING:
-    from penstock.sim.engine import SimulatedPlant
+    from penstock.sim.engine.plant import SimulatedPlant
 
 __all__ = ["NETWORKS", "Scenario", "capacity_per_s", "load_scenario", "parse_scenario"]
 
@@ -196,8 +196,8 @@ class Scenario(Part):
 
     def build(self) -> tuple[SimulatedPlant, Manager[Any, Any]]:
         """A plant at virtual time 0 and its load manager."""
-        from penstock.sim.engine import SimulatedPlant
-        from penstock.sim.machine import Machine
+        from penstock.sim.engine.machine import Machine
+        from penstock.sim.engine.plant import SimulatedPlant
 
         arrivals, config = self.arrivals, self.manager_config()
         manager: Manager[Any, Any] = config.build()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.control.cycle import Cycle, Recorder, Step
-from penstock.errors import PenstockError
-from penstock.model import DelayStats, FloatArray
-from penstock.sim.engine import LabelTotals, SimulatedPlant
+from penstock.control.decide.cycle import Cycle, Recorder, Step
+from penstock.sim.engine.plant import LabelTotals, SimulatedPlant
 from penstock.sim.scenario import Scenario
+from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.model import DelayStats, FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ from statistics import NormalDist
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 
-from penstock.errors import InvalidInputError, UnknownNameError
-from penstock.grants.units import DRAWN_TYPE
-from penstock.log.protocol import DRAWN, KEPT
+from penstock.grants.sampling_units import DRAWN_TYPE
 from penstock.policies.quality.estimates import AGGREGATES, LEAST_FREEDOM, LEAST_UNITS, Aggregate
+from penstock.streams.protocol import DRAWN, KEPT
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 NEEDED = ("_weight", DRAWN)
 """Without these there is no estimate; with `_kept` besides there is `sic`."""

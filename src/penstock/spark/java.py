@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 _log = logging.getLogger(__name__)
 

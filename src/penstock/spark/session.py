@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InvalidInputError, MissingExtraError, UnknownNameError
 from penstock.spark.idle import end_planners_first
 from penstock.spark.java import find_java
+from penstock.vocabulary.errors import InvalidInputError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.spec import SparkConfig
+    from penstock.config.spark import SparkConfig
 
 LOG_LEVELS = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
 SMALLEST_MEMORY_MB = 512  # Spark refuses a driver below 450 MB

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NumericType, StructType, TimestampType
 
-from penstock.errors import InvalidInputError
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey
-from penstock.log.writer import Fsync, LogConfig
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import Fsync, LogConfig
+from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey
+from penstock.vocabulary.errors import InvalidInputError
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's name for the id of a streaming query, which lies in its checkpoint."""

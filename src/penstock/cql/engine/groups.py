@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.cql.engine.bag import ALWAYS, Changes, Ints, codes, concat, intervals, net, pairs, ranks, starts
 from penstock.cql.engine.sums import LINEAR, contributions, filled, result, shifted, sum_names
 from penstock.cql.engine.vector import arrow_type
-from penstock.cql.plan import Aggregate, Aggregation
+from penstock.cql.meaning.plan import Aggregate, Aggregation
 
 TUPLES = "_n"
 

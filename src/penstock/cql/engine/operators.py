@@ -23,7 +23,7 @@ from penstock.cql.engine.bag import (
     starts,
 )
 from penstock.cql.engine.vector import column_of, is_true
-from penstock.cql.plan import Filter, Join, Map, Window, WindowKind
+from penstock.cql.meaning.plan import Filter, Join, Map, Window, WindowKind
 
 
 class Node(Protocol):

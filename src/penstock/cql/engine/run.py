@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.cql.check import only_grows
 from penstock.cql.engine.bag import Changes, Ints, concat
 from penstock.cql.engine.base import BaseNode
 from penstock.cql.engine.groups import AggregateNode
@@ -22,7 +21,8 @@ from penstock.cql.engine.operators import (
     UnionNode,
 )
 from penstock.cql.engine.vector import arrow_type
-from penstock.cql.plan import (
+from penstock.cql.meaning.check import only_grows
+from penstock.cql.meaning.plan import (
     Aggregate,
     Base,
     Distinct,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cql.engine.bag import Ints
-from penstock.cql.plan import Aggregation
+from penstock.cql.meaning.plan import Aggregation
 
 Numbers = NDArray[np.int64] | NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.cql.nodes import WholeDiv
+from penstock.cql.language.nodes import WholeDiv
 
 ARROW_TYPES: dict[str, pa.DataType] = {
     "TINYINT": pa.int8(),

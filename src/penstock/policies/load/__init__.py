@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from penstock.errors import UnknownNameError
 from penstock.policies.load.aloma import AlomaConfig
 from penstock.policies.load.aurora import AuroraConfig
 from penstock.policies.load.base import Manager, ManagerConfig
@@ -13,6 +12,7 @@ from penstock.policies.load.baseline import BaselineConfig
 from penstock.policies.load.ctrl import CtrlConfig
 from penstock.policies.load.deadline import DeadlineConfig
 from penstock.policies.load.seamless import SeamlessConfig
+from penstock.vocabulary.errors import UnknownNameError
 
 LOAD_MANAGERS: dict[str, type[Any]] = {
     "aurora": AuroraConfig,

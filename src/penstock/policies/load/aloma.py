@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError
-from penstock.model import Decision, Expected, FloatArray, Observation
 from penstock.policies.load.base import HeadroomConfig, Manager, wait_for_cost
 from penstock.policies.load.headroom import toward_load
 from penstock.policies.load.opoint import is_accumulating, refresh_smallest, track_smallest
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Decision, Expected, FloatArray, Observation
 
 
 @dataclass(frozen=True, slots=True)

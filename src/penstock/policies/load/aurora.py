@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model import Decision, Observation
 from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
+from penstock.vocabulary.model import Decision, Observation
 
 
 @dataclass(frozen=True, slots=True)

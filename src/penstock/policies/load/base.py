@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from penstock.errors import InvalidInputError, require_positive
-from penstock.model import Decision, Expected, Observation
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.model import Decision, Expected, Observation
 
 SNAPSHOT_FORMAT = 1
 
@@ -155,3 +155,8 @@ def wait_for_cost(observation: Observation, headroom: float | None) -> Decision:
 def describe_estimate(estimated_s: float, observation: Observation, detail: str) -> str:
     """The reason of managers that steer an estimated delay."""
     return f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {detail}"
+
+
+def describe_manager(manager: Manager[Any, Any]) -> dict[str, object]:
+    """The part of a run's configuration from which a replay builds the same manager."""
+    return {"manager": manager.name, "manager_settings": asdict(manager.config)}

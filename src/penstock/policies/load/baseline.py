@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model import Decision, Observation
 from penstock.policies.load.base import (
     HeadroomConfig,
     Manager,
@@ -14,6 +13,7 @@ from penstock.policies.load.base import (
     wait_for_cost,
 )
 from penstock.policies.load.queue import advance_inside, virtual_queue
+from penstock.vocabulary.model import Decision, Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model import Decision, Observation
 from penstock.policies.load.base import (
     HeadroomConfig,
     Manager,
@@ -15,6 +14,7 @@ from penstock.policies.load.base import (
 )
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.queue import advance_inside, virtual_queue
+from penstock.vocabulary.model import Decision, Observation
 
 
 @dataclass(frozen=True, slots=True)

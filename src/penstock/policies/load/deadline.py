@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.errors import InvalidInputError, require_positive
-from penstock.model import BatchTiming, Decision, Expected, Grant, Observation, WaitingRows
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.model import BatchTiming, Decision, Expected, Grant, Observation, WaitingRows
 
 _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""

@@ -14,7 +14,7 @@ import cmath
 import math
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInputError, require_positive
+from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.model import FloatArray
+from penstock.vocabulary.model import FloatArray
 
 
 def load_coefficients(

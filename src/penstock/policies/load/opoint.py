@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.model import FloatArray
+from penstock.vocabulary.model import FloatArray
 
 
 def track_smallest(smallest_s: FloatArray, delay_s: FloatArray) -> FloatArray:

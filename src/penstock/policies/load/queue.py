@@ -6,7 +6,7 @@ count runs below what is there, and CTRL cannot see the overload of a complex ne
 
 from __future__ import annotations
 
-from penstock.model import Observation
+from penstock.vocabulary.model import Observation
 
 
 def advance_inside(inside_rows: float, observation: Observation) -> float:

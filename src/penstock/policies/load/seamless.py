@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInputError
-from penstock.model import Decision, Expected, Observation
 from penstock.policies.load.base import (
     HeadroomConfig,
     Manager,
@@ -15,6 +13,8 @@ from penstock.policies.load.base import (
 )
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.headroom import from_converged_delay
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import Decision, Expected, Observation
 
 ANOTHER_CAPACITY = 0.05
 """A capacity that changed by a larger part is another one, and what was measured before is forgotten."""

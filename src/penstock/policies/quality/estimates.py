@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 Aggregate = Literal["count", "sum", "avg"]
 AGGREGATES: tuple[Aggregate, ...] = ("count", "sum", "avg")

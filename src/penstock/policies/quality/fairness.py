@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 
 def jain_index(values: FloatArray) -> float:

@@ -1,8 +1,8 @@
-"""Quality of data (pham2016 definition 5). Delays have a type of their own, `penstock.model.DelayStats`."""
+"""Quality of data (pham2016 definition 5). Delays have a type of their own, `model.DelayStats`."""
 
 from __future__ import annotations
 
-from penstock.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError
 
 
 def qod_percent(with_shedding: float, without_shedding: float) -> float | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidInputError, require_positive
-from penstock.model import FloatArray
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.model import FloatArray
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from penstock.errors import UnknownNameError
 from penstock.policies.shedding.balance_sic import BalanceSicConfig
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation, WaitingBatches
 from penstock.policies.shedding.cohort import CohortConfig
@@ -14,6 +13,7 @@ from penstock.policies.shedding.oldest import OldestConfig
 from penstock.policies.shedding.random import RandomConfig
 from penstock.policies.shedding.semantic import SemanticConfig
 from penstock.policies.shedding.window import WindowConfig
+from penstock.vocabulary.errors import UnknownNameError
 
 SHEDDERS: dict[str, type[Any]] = {
     "random": RandomConfig,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import BoolArray, IntArray
 from penstock.policies.shedding.base import (
     BatchShedder,
@@ -18,6 +17,7 @@ from penstock.policies.shedding.base import (
     fitting,
     projected_sic,
 )
+from penstock.vocabulary.model import FloatArray
 
 _STEPS = 1e12
 """SIC values are compared in whole parts of this: 3 x 1/30 and 2 x 1/20 are a tie."""

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import BoolArray, IntArray
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 Unit = Literal["row", "segment", "key"]
 """What is kept or dropped as one, as in a grant's plan."""

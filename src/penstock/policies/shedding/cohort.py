@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
 from penstock.policies.shedding.base import BatchShedder, ShedDecision, ShedObservation, decision
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

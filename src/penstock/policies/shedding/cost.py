@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInputError, require_positive
+from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 
 @dataclass(frozen=True, slots=True)

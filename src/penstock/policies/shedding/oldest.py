@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.model import FloatArray
 from penstock.policies.shedding.base import (
     BatchShedder,
     ShedDecision,
@@ -15,6 +14,7 @@ from penstock.policies.shedding.base import (
     describe,
     keep_in_order,
 )
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

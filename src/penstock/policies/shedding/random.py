@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model import FloatArray
 from penstock.policies.shedding.base import (
     BatchShedder,
     ShedDecision,
@@ -13,6 +12,7 @@ from penstock.policies.shedding.base import (
     describe,
     keep_in_order,
 )
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

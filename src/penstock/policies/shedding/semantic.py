@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
 from penstock.policies.shedding.base import (
     BatchShedder,
     ShedDecision,
@@ -17,6 +15,8 @@ from penstock.policies.shedding.base import (
     describe,
     keep_in_order,
 )
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 _NONE = -1e308
 """So low is only what a plant gives rows that have no utility."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray
 from penstock.policies.shedding.base import (
     BatchShedder,
@@ -17,6 +15,8 @@ from penstock.policies.shedding.base import (
     describe,
     fitting,
 )
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import BoolArray, IntArray, SlidingSums, SourceTimeWindow, query_sic
 from penstock.sim.federation.layout import Layout
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

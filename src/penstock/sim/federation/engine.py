@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError, require_fraction, require_positive
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray, SourceTimeWindow, source_tuple_sic
 from penstock.policies.shedding import Shedder, ShedObservation, TupleCost, WaitingBatches
 from penstock.sim.federation.coordinators import Coordinators, Notice
 from penstock.sim.federation.layout import TO_USER, Layout
 from penstock.sim.federation.outages import Outage, Outages
 from penstock.sim.federation.sources import Bursts, Sources
+from penstock.vocabulary.errors import InvalidInputError, require_fraction, require_positive
+from penstock.vocabulary.model import FloatArray
 
 _JUST = 1e-6
 """What happened up to the end of an interval belongs to its last slide, not to the next."""

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.errors import InvalidInputError, require_positive
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.model import FloatArray
 
 TO_USER = -1
 """Downstream of a root fragment."""

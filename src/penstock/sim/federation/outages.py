@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import InvalidInputError
 from penstock.policies.quality.sic import BoolArray, IntArray
+from penstock.vocabulary.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.errors import InvalidInputError, require_positive
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.model import FloatArray
 
 
 def weighted(fragments: Sequence[int], weights: FloatArray, seed: int) -> IntArray:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import require_fraction, require_positive
-from penstock.model import FloatArray
 from penstock.policies.quality.sic import IntArray
 from penstock.sim.federation.layout import Layout
+from penstock.vocabulary.errors import require_fraction, require_positive
+from penstock.vocabulary.model import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.query import SimulatedQuery
+from penstock.vocabulary.errors import PenstockError
 
 
 class BooksError(PenstockError, AssertionError):

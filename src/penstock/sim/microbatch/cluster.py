@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from penstock.config import FlowConfig
-from penstock.control.classes import RunRecorder
-from penstock.control.governor import Governor
-from penstock.control.members import Joining
-from penstock.control.retention import Trimmer
-from penstock.control.server import BEAT_S
-from penstock.control.status import status
-from penstock.errors import InvalidInputError
+from penstock.config.flow import FlowConfig
+from penstock.control.core.governor import Governor
+from penstock.control.core.retention import Trimmer
+from penstock.control.core.status import status
+from penstock.control.state.classes import RunRecorder
+from penstock.control.state.members import Joining
 from penstock.grants.offset import Offset
-from penstock.log.protocol import StreamLog
+from penstock.host.server import BEAT_S
 from penstock.sim.microbatch.line import Line
 from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.query import Point, QueryLostError, SimulatedQuery
 from penstock.sim.microbatch.recording import Event, Observer
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
+from penstock.streams.protocol import StreamLog
 from penstock.testing import ManualClock
+from penstock.vocabulary.errors import InvalidInputError
 
 BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 """Where the wall clock and the timer start."""

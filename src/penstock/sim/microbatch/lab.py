@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.config import load_flow_config
-from penstock.control.classes import RunRecorder
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.paced import PacedLog, create_paced
-from penstock.log.schedule import Schedule, schedule_constant
+from penstock.config.flow import load_flow_config
+from penstock.control.state.classes import RunRecorder
 from penstock.sim.microbatch.books import admitted_between, check_books, delay
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.machine import Machine
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.paced.schedule import Schedule, schedule_constant
+from penstock.streams.paced.stream import PacedLog, create_paced
 
 KEYS = 97
 """Different values of the column `sensor` of a made stream."""

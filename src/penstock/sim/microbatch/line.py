@@ -6,12 +6,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from penstock.control.client import ControlSilentError
-from penstock.control.governor import Governor
-from penstock.control.members import Answer, Joining
-from penstock.control.operations import HOLD_S, hold_s, poll_s
+from penstock.control.core.governor import Governor
+from penstock.control.state.members import Answer, Joining
 from penstock.grants.offset import Offset
-from penstock.log.protocol import StreamLog
+from penstock.host.client import ControlSilentError
+from penstock.host.operations import HOLD_S, hold_s, poll_s
+from penstock.streams.protocol import StreamLog
 
 T = TypeVar("T")
 

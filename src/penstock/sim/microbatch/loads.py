@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from penstock.config import located_text
-from penstock.model import FloatArray
-from penstock.sim.traces import read_trace
-from penstock.validation import Part, Seconds, SecondsOrZero, refused
+from penstock.config.flow import located_text
+from penstock.config.mistakes import Part, Seconds, SecondsOrZero, refused
+from penstock.sim.workloads.traces import read_trace
+from penstock.vocabulary.model import FloatArray
 
 BIN_S = 0.01
 """Rows are counted by bins of this length, and arrive evenly inside one."""

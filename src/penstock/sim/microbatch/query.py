@@ -9,14 +9,14 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.grants.offset import Books, Offset
-from penstock.log.embedded import EmbeddedLog
-from penstock.log.protocol import AppendKey, StreamLog
-from penstock.model import FloatArray
 from penstock.sim.microbatch.line import Host, Line, Pause, Waits
 from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.source import Attempts, Planned, Source
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.protocol import AppendKey, StreamLog
+from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.model import FloatArray
 
 POLLING_S = 0.01
 """Spark's `pollingDelay`: how long it waits after sources that have nothing new."""

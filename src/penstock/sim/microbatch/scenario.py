@@ -22,12 +22,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from penstock.config import CapacityConfig, ClassConfig, Name, put
-from penstock.errors import InvalidInputError
-from penstock.policies.quality.sic import STW_S
-from penstock.sim.microbatch.loads import AnyLoad, ConstantLoad
-from penstock.sim.microbatch.machine import Machine, steady
-from penstock.validation import (
+from penstock.config.flow import CapacityConfig, ClassConfig, Name, put
+from penstock.config.mistakes import (
     Part,
     Seconds,
     SecondsOrZero,
@@ -37,6 +33,10 @@ from penstock.validation import (
     refused,
     unknown_name,
 )
+from penstock.policies.quality.sic import STW_S
+from penstock.sim.microbatch.loads import AnyLoad, ConstantLoad
+from penstock.sim.microbatch.machine import Machine, steady
+from penstock.vocabulary.errors import InvalidInputError
 
 
 class StreamSpec(Part):

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from penstock.control.classes import RunRecorder
-from penstock.control.delays import stats
-from penstock.log.protocol import StreamLog
-from penstock.log.schedule import schedule_from_counts
-from penstock.model import DelayStats
+from penstock.control.measure.delays import stats
+from penstock.control.state.classes import RunRecorder
 from penstock.sim.microbatch.books import check_books
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.lab import Lab
 from penstock.sim.microbatch.loads import BIN_S
 from penstock.sim.microbatch.query import SimulatedQuery
 from penstock.sim.microbatch.scenario import MicrobatchScenario, StreamSpec
+from penstock.streams.paced.schedule import schedule_from_counts
+from penstock.streams.protocol import StreamLog
+from penstock.vocabulary.model import DelayStats
 
 STEP_S = 1.0
 """Virtual seconds between reports of progress."""

@@ -11,17 +11,17 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.control.client import ControlSilentError
-from penstock.control.granting import FIRST_ROWS
-from penstock.control.members import Answer
+from penstock.control.core.granting import FIRST_ROWS
+from penstock.control.state.members import Answer
 from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plan import KEEP_ALL
 from penstock.grants.selection import Selection, evened, grant_books, select
 from penstock.grants.sic import row_sic
-from penstock.log.marks import marks_at
-from penstock.log.protocol import StreamLog
-from penstock.model import FloatArray
+from penstock.host.client import ControlSilentError
 from penstock.sim.microbatch.line import Line, Pause, Waits
+from penstock.streams.marks import marks_at
+from penstock.streams.protocol import StreamLog
+from penstock.vocabulary.model import FloatArray
 
 PAUSE_S = 0.1
 """Between questions to a control plane that is silent."""

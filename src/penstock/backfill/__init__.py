@@ -1,0 +1,1 @@
+"""Processes rows of a lane later, and revises the results."""

@@ -1,0 +1,135 @@
+"""Backfill of a pipeline's query: its SQL or function, its windows and its sink come from the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.backfill.touched import has_windows, window_column
+from penstock.backfill.work import Backfilled, Transform, backfill
+from penstock.lanes.windows import Progress, Windows
+from penstock.pipeline.run.build import load_functions
+from penstock.pipeline.run.lanes import lanes_of
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.pipeline.spec.sinks import LogSink, ParquetSink
+from penstock.pipeline.spec.streams import StreamConfig
+from penstock.pipeline.spec.windows import window_in
+from penstock.spark.error_text import one_line
+from penstock.spark.source.metadata import metadata_columns, spark_schema
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user says of a backfill; what is left out the pipeline says.
+
+    Attributes:
+        to: A directory for the results.
+        length_s: Of the query's windows.
+        slide_s: Of the query's windows.
+        column: Their event time.
+        result: The result's column with the window or its start.
+        until_s: Only rows that arrived up to then.
+        ended: The query will not run again.
+    """
+
+    to: Path | None = None
+    length_s: float | None = None
+    slide_s: float | None = None
+    column: str | None = None
+    result: str | None = None
+    until_s: float | None = None
+    ended: bool = False
+
+
+def backfill_query(
+    spark: SparkSession,
+    config: PipelineConfig,
+    name: str,
+    asked: Asked | None = None,
+    progress: Progress = lambda *_: None,
+) -> Iterator[Backfilled]:
+    """Backfills a query's lanes, the oldest first, each as `penstock.backfill.work.backfill` does."""
+    asked, query = asked or Asked(), config.queries[name]
+    transform, windows = transform_of(spark, config, name), None
+    for store in lanes_of(config, name):
+        if windows is None:
+            rows = spark.createDataFrame(
+                [], spark_schema(store.log.user_schema, metadata_columns(query.metadata))
+            )
+            windows = _windows(config, name, transform(rows), asked)
+        yield backfill(
+            spark,
+            config.log,
+            store.reader,
+            transform,
+            _sink(config, name, asked.to),
+            windows,
+            asked.until_s,
+            query.metadata,
+            asked.ended,
+            progress=progress,
+        )
+
+
+def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Transform:
+    """A query over one stream as a function of the stream's rows."""
+    query, (stream,) = config.queries[name], config.streams_of(name)
+    if query.is_continuous:
+        raise InvalidInputError(
+            f"query {name} can be run over a batch of rows",
+            f"one in {query.kind}",
+            "write it as sql or function",
+        )
+    function = load_functions(config.model_copy(update={"queries": {name: query}})).get(name)
+
+    def transform(rows: DataFrame) -> DataFrame:
+        try:
+            if function is not None:
+                return function(spark, {stream: rows})
+            rows.createOrReplaceTempView(stream)
+            return spark.sql(query.sql or "")
+        except PenstockError:
+            raise
+        except Exception as error:  # the user's function may do anything
+            raise InvalidInputError(
+                f"query {name} runs over a batch of rows", one_line(error), "try it in a plain Spark session"
+            ) from error
+
+    return transform
+
+
+def _windows(config: PipelineConfig, name: str, results: DataFrame, asked: Asked) -> Windows | None:
+    """The windows that the user gives, else those of the SQL; `None` for a query without."""
+    found = window_in(config.queries[name].sql or "")
+    length_s = asked.length_s or (found.length_s if found else None)
+    stream: StreamConfig = config.streams[config.streams_of(name)[0]]
+    column = asked.column or (found.column if found else stream.event_time)
+    if length_s is None or column is None:
+        if has_windows(results):
+            raise InvalidInputError(
+                f"query {name} groups by windows of event time whose length is known",
+                "no window(column, 'length') in its SQL",
+                "give --window 10s, and --event-time and --slide if needed; other groups have no backfill",
+            )
+        return None
+    slide_s = asked.slide_s if asked.length_s else asked.slide_s or (found.slide_s if found else None)
+    given = asked.result or window_column(results) or (found.start if found else None)
+    return Windows(column, length_s, slide_s, stream.lateness_s, given)
+
+
+def _sink(config: PipelineConfig, name: str, to: Path | None) -> Path:
+    """Beside the query's files, or into its stream."""
+    sink = config.queries[name].sink
+    if to is not None:
+        return to
+    if isinstance(sink, ParquetSink):
+        return Path(f"{sink.path.rstrip('/')}-backfill")
+    if isinstance(sink, LogSink):
+        return config.log / sink.stream
+    raise InvalidInputError(
+        "results of a backfill are kept", f"query {name} with a {sink.kind} sink", "give --to a directory"
+    )

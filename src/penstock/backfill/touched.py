@@ -1,0 +1,119 @@
+"""What a query must be to be backfilled, and which of its results count when windows are computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import assert_true, broadcast, col, expr, timestamp_diff, unix_micros
+from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
+
+from penstock.lanes.windows import Times, Windows, event_times
+from penstock.vocabulary.errors import InvalidInputError
+
+_STATEFUL = frozenset(
+    ("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "Window", "GlobalLimit", "Limit")
+)
+_MISFIT = "penstock: a result's window is not one of the windows given"
+
+
+def check_stateless(results: DataFrame) -> None:
+    """Refuses a query whose results of shed rows alone are not what it would have added."""
+    found = next((name for name in _nodes(results) if name in _STATEFUL), None)
+    if found is not None:
+        raise InvalidInputError(
+            "results of a stateless query are appended",
+            f"a query with {found}",
+            "give windows=Windows(...), so that whole windows are computed anew",
+        )
+
+
+def has_windows(results: DataFrame) -> bool:
+    """Whether a query groups rows."""
+    return "Aggregate" in _nodes(results)
+
+
+def _nodes(results: DataFrame) -> set[str]:
+    """Names of the operators of a query, as Spark understood it."""
+    found: set[str] = set()
+    waiting: list[Any] = [results._jdf.queryExecution().analyzed()]
+    while waiting:
+        node = waiting.pop()
+        found.add(node.nodeName())
+        children = node.children()
+        waiting += [children.apply(i) for i in range(children.size())]
+    return found
+
+
+def check_windows(schema: pa.Schema, results: DataFrame, windows: Windows) -> None:
+    """Refuses windows that the stream or the results do not have."""
+    event_times(pa.RecordBatch.from_pylist([], schema=schema), windows.column)
+    if _start_of(results, windows) is None and windows.overlap:
+        raise InvalidInputError(
+            "a result with windows that overlap has a column with the window or its start",
+            f"{windows.result!r} among {results.columns}",
+            "select it, and name it in Windows(result=...)",
+        )
+
+
+def only_touched(results: DataFrame, windows: Windows, touched: Times) -> DataFrame:
+    """Results of the touched windows. Where windows overlap, their rows are in others too, of which they are
+    a part only; a window of another length or beginning is an error while the query runs."""
+    start = _start_of(results, windows)
+    if start is None:
+        return results
+    fits = start % windows.slide_us == 0
+    kind = results.schema[windows.result or ""].dataType
+    if isinstance(kind, StructType):
+        end = _micros(col(f"`{windows.result}`.end"), kind["end"].dataType)
+        fits = fits & (end - start == windows.length_us)
+    checked = results.where(assert_true(fits, _MISFIT).isNull())
+    if not windows.overlap:
+        return checked
+    starts = results.sparkSession.createDataFrame([(int(s),) for s in touched], "_touched bigint")
+    return checked.join(broadcast(starts), start == col("_touched"), "left_semi")
+
+
+def _start_of(results: DataFrame, windows: Windows) -> Column | None:
+    """A result's window start in microseconds; `None` if the result does not tell."""
+    if windows.result is None or windows.result not in results.columns:
+        return None
+    kind = results.schema[windows.result].dataType
+    if isinstance(kind, StructType) and {"start", "end"} <= set(kind.names):
+        return _micros(col(f"`{windows.result}`.start"), kind["start"].dataType)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return _micros(col(f"`{windows.result}`"), kind)
+    return None
+
+
+def window_column(results: DataFrame) -> str | None:
+    """The result's column that holds a window as Spark makes it, if there is one."""
+    for field in results.schema.fields:
+        if isinstance(field.dataType, StructType) and field.dataType.names == ["start", "end"]:
+            return field.name
+    return None
+
+
+def _micros(time: Column, kind: DataType) -> Column:
+    if isinstance(kind, TimestampNTZType):  # as it stands, whatever the session's time zone
+        return timestamp_diff("MICROSECOND", expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'"), time)
+    return unix_micros(time)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Turns the error of a window that does not fit into ours."""
+    try:
+        yield
+    except PySparkException as error:
+        if _MISFIT not in str(error):
+            raise
+        raise InvalidInputError(
+            "the windows given are those of the query",
+            "a result of another window",
+            "give its event-time column, length and slide; windows begin at multiples of the slide",
+        ) from None

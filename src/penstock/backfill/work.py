@@ -1,0 +1,304 @@
+"""Backfill: runs a query over the rows it shed, when there is time.
+
+A stateless query's results are appended. A windowed query's touched windows are computed anew from kept and
+shed rows, once they are closed. Either way results carry a `revision` and are written exactly once, see
+`penstock.backfill.revisions`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.backfill.lane_source import all_parts, read_parts, shed_parts
+from penstock.backfill.revisions import LogRevisions, ParquetRevisions, Published, is_staged, stage
+from penstock.backfill.touched import check_stateless, check_windows, only_touched, running
+from penstock.grants.journal import Entry, Journal
+from penstock.lanes.lane import readable_rows, shed_of
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
+from penstock.lanes.windows import Progress, WindowPlan, Windows, merged, plan_windows
+from penstock.spark.source.metadata import metadata_columns
+from penstock.vocabulary.errors import InvalidInputError
+
+STRETCH_ROWS = 2_000_000
+"""Shed rows of a stateless query that are one revision: what a crash makes it compute again."""
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What a backfill did.
+
+    Attributes:
+        reader: Whose lane.
+        sink: Where results went.
+        rows: Shed rows that were run.
+        gone: Shed rows that had been trimmed.
+        result_rows: Rows written.
+        revisions: Revisions written.
+        windows: Windows computed anew.
+        incomplete_windows: Windows left as they were, because rows of them had been trimmed.
+        open_windows: Windows that still take rows; a later backfill does them.
+        left: Rows still in the lane.
+    """
+
+    reader: str
+    sink: str
+    rows: int = 0
+    gone: int = 0
+    result_rows: int = 0
+    revisions: tuple[int, ...] = ()
+    windows: int = 0
+    incomplete_windows: int = 0
+    open_windows: int = 0
+    left: int = 0
+
+
+def backfill(
+    spark: SparkSession,
+    log_root: str | Path,
+    reader: str,
+    transform: Transform,
+    sink: str | Path | Published,
+    windows: Windows | None = None,
+    until_s: float | None = None,
+    metadata: bool | Sequence[str] = False,
+    ended: bool = False,
+    stretch_rows: int = STRETCH_ROWS,
+    progress: Progress = lambda *_: None,
+) -> Backfilled:
+    """Runs a query over the rows that it shed, and lets go of them.
+
+    Killed and started again it goes on where it was, and adds nothing twice.
+
+    Args:
+        spark: A session; the query itself may run meanwhile, here or elsewhere.
+        log_root: The directory that holds the streams.
+        reader: A reader's id, or its query's name.
+        transform: The query: the same that was given the streaming DataFrame.
+        sink: A directory for Parquet files, a stream's directory, or one of `penstock.backfill.revisions`.
+        windows: Of a windowed query; left out for a stateless one.
+        until_s: Only rows that arrived up to then, in seconds since the epoch.
+        metadata: Metadata columns that the query reads. `_seq` and `_sic` are null, `_weight` and `_kept` 1
+            but for rows of a segment, and nothing was drawn.
+        ended: The query will not run again: its last grant is over and its open windows are final.
+        stretch_rows: Rows of a stateless query that are one revision.
+        progress: Told what is being done and how much of it is done.
+    """
+    store = _only_lane(log_root, reader)
+    columns = metadata_columns(metadata)
+    with store.held(), TemporaryDirectory(prefix="penstock-lane-") as folder:
+        work = _Work(spark, store, transform, _sink(sink), columns, windows, progress, Path(folder))
+        try:
+            return work.run(until_s, ended, stretch_rows)
+        finally:
+            work.sink.close()
+
+
+def read_lane(
+    spark: SparkSession, log_root: str | Path, reader: str, metadata: bool | Sequence[str] = False
+) -> DataFrame:
+    """What lies in a shed lane now, as a batch DataFrame, to look at; nothing of it counts as backfilled."""
+    store = _only_lane(log_root, reader)
+    journal = store.journal()
+    entries = store.undone(journal)
+    parts = shed_parts(store.log, entries)
+    return read_parts(spark, str(store.directory.absolute()), parts, entries, metadata_columns(metadata))
+
+
+def _only_lane(log_root: str | Path, reader: str) -> LaneStore:
+    found = find_lanes(log_root, reader)
+    full = [store for store in found if store.lane(ended=True).rows]
+    if len(full) > 1:
+        raise InvalidInputError(
+            f"{reader} has one lane with rows in it",
+            ", ".join(store.reader for store in full),
+            "give one of these readers",
+        )
+    return full[0] if full else found[-1]
+
+
+def _sink(sink: str | Path | Published) -> Published:
+    if not isinstance(sink, str | Path):
+        return sink
+    return LogRevisions(sink) if (Path(sink) / "stream.json").exists() else ParquetRevisions(sink)
+
+
+class _Work:
+    """One run over one lane."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: LaneStore,
+        transform: Transform,
+        sink: Published,
+        metadata: tuple[str, ...],
+        windows: Windows | None,
+        progress: Progress,
+        folder: Path,
+    ) -> None:
+        self.folder = folder
+        self.spark, self.store, self.transform, self.sink = spark, store, transform, sink
+        self.metadata, self.windows, self.progress = metadata, windows, progress
+        self.stream = str(store.directory.absolute())
+        self.report = Backfilled(store.reader, sink.name)
+        self.floor: dict[int, int] = {}
+
+    def run(self, until_s: float | None, ended: bool, stretch_rows: int) -> Backfilled:
+        self._check()
+        journal = self.store.journal()
+        state = self.store.load(journal)
+        entries = self.store.undone(journal, ended, until_s)
+        if state.pending is not None:  # its grants are taken whatever is asked for now
+            self._check_pending(state.pending)
+            begun = [e for e in journal.logged() if state.done < e.offset.grant <= state.pending.last]
+            entries = begun + [e for e in entries if e.offset.grant > state.pending.last]
+        if self.windows is None:
+            self._run_stateless(journal, state, entries, stretch_rows)
+        else:
+            self._run_windowed(journal, state, entries, ended)
+        self.store.move_pins(self.store.load(journal).done, self.floor)
+        self.store.cut_journal()
+        return replace(self.report, left=self.store.lane(ended=True).rows)
+
+    def _check(self) -> None:
+        """Refuses, before anything is begun, what cannot end well."""
+        read = read_parts(self.spark, self.stream, [], [], self.metadata, folder=self.folder)
+        results = self.transform(read)
+        if self.windows is None:
+            check_stateless(results)
+        else:
+            check_windows(self.store.log.schema, results, self.windows)
+        self.sink.check(results, self.windows is not None)
+
+    def _check_pending(self, pending: Stretch) -> None:
+        if (pending.sink, pending.windowed) != (self.sink.name, self.windows is not None):
+            kind = "windowed" if pending.windowed else "stateless"
+            raise InvalidInputError(
+                "a backfill that was begun is finished first",
+                f"one of grants {pending.first} to {pending.last}, {kind}, to {pending.sink}",
+                "run it again as it was",
+            )
+
+    def _run_stateless(
+        self, journal: Journal, state: LaneProgress, entries: Sequence[Entry], stretch_rows: int
+    ) -> None:
+        total = sum(shed_of(self.store.log, journal, entry).rows for entry in entries)
+        for group in self._groups(journal, entries, stretch_rows, state.pending):
+            self.progress("running shed rows", self.report.rows + self.report.gone, total)
+            shed = [entry for entry in group if shed_of(self.store.log, journal, entry).rows]
+            parts = shed_parts(self.store.log, shed)
+            read = read_parts(self.spark, self.stream, parts, group, self.metadata, folder=self.folder)
+            state = self._run_stretch(journal, state, group, self.transform(read) if parts else None)
+        self.progress("running shed rows", total, total)
+
+    def _groups(
+        self, journal: Journal, entries: Sequence[Entry], stretch_rows: int, pending: Stretch | None
+    ) -> Iterator[list[Entry]]:
+        """Grants in a row with about as many shed rows as a revision has; what was begun is one group."""
+        begun = 0 if pending is None else pending.last
+        group: list[Entry] = []
+        rows = 0
+        for entry in entries:
+            group.append(entry)
+            rows += shed_of(self.store.log, journal, entry).rows
+            grant = entry.offset.grant
+            if grant == begun or (grant > begun and rows >= stretch_rows):
+                yield group
+                group, rows = [], 0
+        if group:
+            yield group
+
+    def _run_windowed(
+        self, journal: Journal, state: LaneProgress, entries: Sequence[Entry], ended: bool
+    ) -> None:
+        """One revision for all windows that are closed; what was begun is one of its own, first."""
+        while entries:
+            begun = state.pending
+            taken = [e for e in entries if begun is None or e.offset.grant <= begun.last]
+            state = self._run_windows(journal, state, entries, len(taken), begun is not None or ended)
+            if begun is None:
+                return
+            entries = entries[len(taken) :]
+
+    def _run_windows(
+        self, journal: Journal, state: LaneProgress, entries: Sequence[Entry], taken: int, closed: bool
+    ) -> LaneProgress:
+        assert self.windows is not None
+        plan = plan_windows(self.store.log, journal, entries, self.windows, taken, closed, self.progress)
+        self.floor = plan.open_from
+        self.report = replace(
+            self.report,
+            windows=self.report.windows + plan.touched.size,
+            incomplete_windows=self.report.incomplete_windows + plan.incomplete.size,
+            open_windows=plan.open.size,
+        )
+        group = [entry for entry in entries[:taken] if entry.offset.grant <= plan.last]
+        if group:
+            self.progress("computing windows anew", 0, 1)
+            results = self._windows_anew(plan) if plan.ranges else None
+            state = self._run_stretch(journal, state, group, results)
+            self.progress("computing windows anew", 1, 1)
+        return state
+
+    def _windows_anew(self, plan: WindowPlan) -> DataFrame:
+        assert self.windows is not None
+        starts, ends = merged(plan.touched, self.windows.length_us)
+        parts = all_parts(self.store.log, plan.ranges)
+        spans = (starts.tolist(), ends.tolist())
+        wanted = (self.windows.column, spans, self.folder)
+        read = read_parts(self.spark, self.stream, parts, [], self.metadata, *wanted)
+        return only_touched(self.transform(read), self.windows, plan.touched)
+
+    def _run_stretch(
+        self, journal: Journal, state: LaneProgress, group: Sequence[Entry], results: DataFrame | None
+    ) -> LaneProgress:
+        """Makes a group of grants one revision; if it was begun before, finishes that."""
+        stretch = state.pending or self._stretch(group)
+        shed = [(entry, shed_of(self.store.log, journal, entry)) for entry in group]
+        rows = sum(readable_rows(self.store.log, entry, each) for entry, each in shed if each.rows)
+        gone = sum(each.rows for _, each in shed) - rows
+        if state.pending is not None or (rows and results is not None):
+            state = self.store.begin(state, stretch)
+            stretch = self._write(stretch, results)
+        else:
+            stretch = replace(stretch, revision=0)
+        state = self.store.finish(state, journal, stretch, rows, gone, self.floor)
+        shutil.rmtree(self.sink.staging(self.store.reader, self.store.folder), ignore_errors=True)
+        for file in self.folder.iterdir():  # the tasks of this stretch
+            file.unlink()
+        self.report = replace(self.report, rows=self.report.rows + rows, gone=self.report.gone + gone)
+        return state
+
+    def _write(self, stretch: Stretch, results: DataFrame | None) -> Stretch:
+        """Brings a stretch's results into the sink, from wherever a crash left them."""
+        reader = self.store.reader
+        staged = self.sink.staging(reader, self.store.folder)
+        revision, rows = self.sink.published(reader, stretch), 0
+        if revision is None and (results is not None or is_staged(staged, reader, stretch)):
+            with running():
+                rows = stage(
+                    None if results is None else self.sink.prepared(results, stretch), staged, reader, stretch
+                )
+            revision = self.sink.publish(staged, reader, stretch)
+        if revision is None:
+            return replace(stretch, revision=0)  # it had not been staged, and its rows are gone now
+        self.report = replace(
+            self.report,
+            revisions=(*self.report.revisions, revision),
+            result_rows=self.report.result_rows + rows,
+        )
+        return replace(stretch, revision=revision)
+
+    def _stretch(self, group: Sequence[Entry]) -> Stretch:
+        revision = max(self.store.next_revision(), self.sink.last_revision() + 1)
+        first, last = group[0].offset.grant, group[-1].offset.grant
+        batch = self.sink.next_batch(self.store.reader)
+        return Stretch(revision, first, last, self.sink.name, self.windows is not None, batch)

@@ -1,0 +1,1 @@
+"""What a query or a plant can process, measured."""

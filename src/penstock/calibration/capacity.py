@@ -1,0 +1,142 @@
+"""What a query can process: it drains a filled log, ungoverned, in batches of a chosen length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.calibration.measured import Batch, batches
+from penstock.spark.source.ungoverned import Metadata, read_ungoverned
+from penstock.streams.opening import open_stream
+from penstock.vocabulary.errors import PenstockError
+
+Start = Callable[[DataFrame, str], StreamingQuery]
+"""Starts a query on a stream, given its checkpoint."""
+
+WARM_BATCHES = 2
+"""First batches of a probe that do not count: a new query compiles its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A probe's result.
+
+    Attributes:
+        rows_per_s: Rows drained in a second of wall time.
+        batch_rows: Rows of a batch.
+        batch_s: Median time from batch to batch.
+        busy_fraction: Part of the time in which a batch ran.
+    """
+
+    rows_per_s: float
+    batch_rows: int
+    batch_s: float
+    busy_fraction: float
+
+
+def warm_up(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    checkpoint: Path,
+    seconds: float,
+    rows: int = 10_000,
+    metadata: Metadata = False,
+) -> float:
+    """Runs a query ungoverned until the JVM has compiled it; returns rows a second of its last batches."""
+    log = open_stream(stream)
+    query = start(read_ungoverned(spark, stream, rows, metadata=metadata), str(checkpoint))
+    try:
+        time.sleep(seconds)
+        while len(query.recentProgress) < 4 and query.exception() is None:
+            time.sleep(0.1)
+        if (error := query.exception()) is not None:
+            raise _failed(error)
+        done = batches([dict(report) for report in query.recentProgress[-4:]], log)
+    finally:
+        stop_quietly(query)
+    return sum(batch.rows for batch in done) / sum(batch.took_s for batch in done)
+
+
+def _failed(error: Exception) -> PenstockError:
+    return PenstockError(f"the probed query runs; got {error}; hint: try it in a plain Spark session")
+
+
+def stop_quietly(query: StreamingQuery) -> None:
+    """Stops a query that may be inside a batch, which Spark's log would report as errors."""
+    context = query._jsq.sparkSession().sparkContext() if query.isActive else None
+    if context is not None:
+        context.setLogLevel("OFF")
+    query.stop()
+    if context is not None:
+        context.setLogLevel("ERROR")
+
+
+def probe(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    checkpoint: Path,
+    batch_rows: int,
+    count: int = 5,
+    metadata: Metadata = False,
+) -> Capacity:
+    """Drains a filled log for a few batches of so many rows.
+
+    Args:
+        spark: A session that has warmed up.
+        stream: A log with enough rows waiting.
+        start: Starts the query.
+        checkpoint: A new directory.
+        batch_rows: Rows of a batch.
+        count: Batches to measure, after the first ones.
+        metadata: Columns that the query needs beside the stream's own.
+    """
+    log, wanted = open_stream(stream), WARM_BATCHES + count
+    rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
+    query = start(rows, str(checkpoint))
+    try:
+        while len(query.recentProgress) < wanted:
+            time.sleep(0.02)
+            if (error := query.exception()) is not None:
+                raise _failed(error)
+        done = batches([dict(report) for report in query.recentProgress], log)
+    finally:
+        query.stop()
+    return _capacity(done[WARM_BATCHES - 1 :])
+
+
+def _capacity(done: list[Batch]) -> Capacity:
+    """From the end of the first batch to the end of the last."""
+    ends = np.array([batch.ended_s for batch in done])
+    rows = sum(batch.rows for batch in done[1:])
+    wall_s = float(ends[-1] - ends[0])
+    busy_s = sum(batch.took_s for batch in done[1:])
+    return Capacity(rows / wall_s, done[-1].rows, float(np.median(np.diff(ends))), min(1.0, busy_s / wall_s))
+
+
+def find_batch_rows(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    folder: Path,
+    batch_s: float,
+    first_rows: int = 20_000,
+    tries: int = 6,
+    metadata: Metadata = False,
+) -> Capacity:
+    """The capacity in batches of about `batch_s`: probes with growing batches until they take that long."""
+    rows, found = first_rows, None
+    for i in range(tries):
+        found = probe(spark, stream, start, folder / f"try{i}", rows, 3, metadata)
+        if 0.9 <= found.batch_s / batch_s <= 1.1:
+            break
+        rows = max(1, round(rows * min(max(batch_s / found.batch_s, 0.25), 8.0)))
+    assert found is not None
+    return found

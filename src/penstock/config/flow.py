@@ -1,0 +1,353 @@
+"""What `attach` is given: classes with their targets and priorities, where the log lies, who controls.
+
+log: logs                        # directory of the streams; relative to the file
+classes:
+  gold: {target: 2s, priority: 6}
+  bulk: {target: 30s, manager: aloma, settings: {headroom: 0.7}}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from penstock.config.mistakes import (
+    Part,
+    Seconds,
+    as_invalid_input,
+    checked,
+    placing,
+    read_mapping,
+    refused,
+    unknown_name,
+)
+from penstock.config.shedding import CLASS_SHEDDERS, Settings, WindowSettings, shedder_settings
+from penstock.policies.capacity import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
+from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
+from penstock.policies.quality.sic import STW_S
+from penstock.policies.shedding import Shedder
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import LOAD_MANAGER_NAMES, QueryClass
+
+Sampling = Literal["auto", "row", "segment", "key"]
+
+HINT = "see docs/ and examples/pipelines"
+
+_SOCKET_PATH_BYTES = 107
+"""Linux's sun_path has 108 with its closing zero; a longer one fails only when the socket is bound."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+def located_text(value: str, info: ValidationInfo) -> str:
+    """A path made absolute, from the directory of its file where that is known; an address is left alone."""
+    if not value.strip():
+        raise refused("must not be empty", repr(value), "give a path")
+    base = (info.context or {}).get("base")
+    if "://" in value or base is None:
+        return value
+    return os.path.abspath(Path(base) / Path(value).expanduser())
+
+
+def _text_of_path(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+Place = Annotated[str, BeforeValidator(_text_of_path), AfterValidator(located_text)]
+"""A path, or the address of a file system that Spark knows (hdfs://...)."""
+
+
+def _local(value: object, info: ValidationInfo) -> object:
+    text = _text_of_path(value)
+    if isinstance(text, str) and "://" in text:
+        raise refused("must be a directory of this machine", repr(text), "give a path")
+    return located_text(text, info) if isinstance(text, str) else value
+
+
+Directory = Annotated[Path, BeforeValidator(_local)]
+
+
+def checked_name(name: str) -> str:
+    """A name that files, tables and command lines can have."""
+    if not _NAME.fullmatch(name):
+        raise refused("must have a name of letters, digits, _ and -", repr(name), "for example gold")
+    return name
+
+
+Name = Annotated[str, AfterValidator(checked_name)]
+
+
+def typed_manager_config(name: str, settings: Mapping[str, Any], where: str) -> Any:
+    """A load manager's configuration from plain values: the names of its settings and their types checked."""
+    known = {f.name for f in fields(LOAD_MANAGERS[name])} if name in LOAD_MANAGERS else set()
+    default = manager_config(name, **{key: None for key in settings if key not in known})
+    try:
+        # pydantic checks the types, which the dataclass takes as they come
+        return TypeAdapter(type(default)).validate_python(dict(settings))
+    except ValidationError as error:
+        raise as_invalid_input(error, where) from None
+
+
+class ClassConfig(Part):
+    """One class: what its queries are promised, and how its load is managed."""
+
+    target_s: Seconds = Field(alias="target", description="the delay target, e.g. 2s")
+    priority: float = Field(1.0, gt=0, description="weight of its share of the time, e.g. 6, 3, 1")
+    manager: str = Field("deadline", description="the load manager")
+    settings: dict[str, Any] = Field({}, description="the manager's, e.g. {victims: oldest}")
+    sampling: Sampling = Field("auto", description="what is shed together: auto, row, segment or key")
+    shedder: str | None = Field(
+        None,
+        description="what is shed over all its queries, e.g. balance-sic; none: a sample",
+    )
+    shedder_settings: dict[str, Any] = Field({}, description="the shedder's, e.g. {utility: amount * 2}")
+    shed_lane: bool = Field(False, description="true keeps what is shed for a backfill")
+    poison_after: int | None = Field(
+        None, ge=1, description="set a grant aside after so many failures, e.g. 3"
+    )
+    lendable_fraction: float = Field(
+        1.0, ge=0, le=1, description="part of its own share that it lends at most, e.g. 0.5"
+    )
+    borrow_limit_fraction: float = Field(
+        1.0, ge=0, le=1, description="part of the whole capacity that it borrows at most, e.g. 0.3"
+    )
+    min_keep_fraction: float = Field(0.0, ge=0, le=1, description="never keep less than this part, e.g. 0.05")
+    dry_run: bool = Field(False, description="true decides and logs but sheds nothing")
+
+    @field_validator("manager")
+    @classmethod
+    def _known_manager(cls, manager: str) -> str:
+        if manager not in LOAD_MANAGER_NAMES:
+            raise unknown_name(manager, LOAD_MANAGER_NAMES)
+        return manager
+
+    @field_validator("shedder")
+    @classmethod
+    def _known_shedder(cls, shedder: str | None) -> str | None:
+        if shedder is not None and shedder not in CLASS_SHEDDERS:
+            raise unknown_name(shedder, CLASS_SHEDDERS)
+        return shedder
+
+    @model_validator(mode="after")
+    def _buildable(self) -> ClassConfig:
+        with placing("settings"):
+            self.manager_config()
+        self._check_shedder()
+        return self
+
+    def _check_shedder(self) -> None:
+        if self.shedder is None and self.shedder_settings:
+            raise refused(
+                "is a key beside shedder alone", self.shedder_settings, "name one", "shedder_settings"
+            )
+        with placing("shedder_settings"):
+            settings = self.shedder_config()
+        if isinstance(settings, WindowSettings) and settings.size_s > self.target_s:
+            raise refused(
+                "must be at most the target: a longer window never waits whole",
+                f"{settings.size_s:g}s for a target of {self.target_s:g}s",
+                "give the class a longer target, or another shedder",
+                *("shedder_settings", "size"),
+            )
+
+    def query_class(self, name: str) -> QueryClass:
+        """The class as the control plane knows it."""
+        return QueryClass(
+            name,
+            self.target_s,
+            self.priority,
+            self.manager,
+            lendable_fraction=self.lendable_fraction,
+            borrow_limit_fraction=self.borrow_limit_fraction,
+        )
+
+    def manager_config(self) -> Any:
+        """The load manager's configuration."""
+        return typed_manager_config(self.manager, self.settings, self.manager)
+
+    def shedder_config(self) -> Settings | None:
+        """The settings of the class's shedder, if it has one."""
+        return None if self.shedder is None else shedder_settings(self.shedder, self.shedder_settings)
+
+    def build_shedder(self, seed: int) -> Shedder | None:
+        """The class's shedder, if it has one, with the seed of its coins."""
+        settings = self.shedder_config()
+        shedder: Shedder | None = None if settings is None else settings.build(seed)
+        return shedder
+
+    @property
+    def sheds_by_key(self) -> bool:
+        """Whether its streams must declare a key."""
+        return self.sampling == "key" or self.shedder == "cohort"
+
+    def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
+        """The class with some keys changed while it runs; another manager or shedder has its own defaults."""
+        alias = {name: field.alias or name for name, field in type(self).model_fields.items()}
+        new = {alias.get(key, key): value for key, value in changes.items()}
+        if new.get("manager", self.manager) != self.manager:
+            new = {"settings": {}, **new}
+        if new.get("shedder", self.shedder) != self.shedder:
+            new = {"shedder_settings": {}, **new}
+        return checked(type(self), {**self.model_dump(by_alias=True), **new}, where, hint=HINT)
+
+    def build_manager(self) -> Manager[Any, Any]:
+        """A fresh load manager."""
+        manager: Manager[Any, Any] = self.manager_config().build()
+        return manager
+
+
+class CapacityConfig(Part):
+    """How the classes divide the capacity."""
+
+    policy: str = Field("dilos", description="dilos, cqc, absolute, hybrid or strict")
+    reserve_fraction: float = Field(
+        0.05, ge=0, le=1, description="part of its own share that a class keeps beyond its load, e.g. 0.05"
+    )
+    every_s: Seconds | None = Field(
+        None, alias="every", description="how often it is divided anew; none: a quarter of the least target"
+    )
+    batches: Literal["full", "eager"] = Field(
+        "full", description="full waits until a batch is worth its fixed cost, eager for one row"
+    )
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        if policy not in CAPACITY_POLICIES:
+            raise unknown_name(policy, CAPACITY_POLICIES)
+        return policy
+
+    def build_policy(self) -> CapacityPolicy:
+        """The policy; fixed quotas (cqc) have no reserve."""
+        settings = {} if self.policy == "cqc" else {"reserve_fraction": self.reserve_fraction}
+        return capacity_policy(self.policy, **settings)
+
+
+FlowT = TypeVar("FlowT", bound="FlowConfig")
+
+
+class FlowConfig(Part):
+    """The classes that share a Spark application, and their control plane."""
+
+    log: Directory = Field(description="the directory of the stream logs, e.g. logs")
+    run: Directory | None = Field(None, description="the directory of this run's record, e.g. runs/today")
+    record_mb: int = Field(
+        256, ge=0, description="megabytes of each file of the record that are kept, the newest; 0 keeps all"
+    )
+    classes: dict[Name, ClassConfig] = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
+    capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
+    slots: int = Field(1, ge=1, description="micro-batches that may run at once, 1 or more")
+    dry_run: bool = Field(False, description="true decides and logs but sheds nothing, in all classes")
+    address: str | None = Field(None, description="unix:///path of a shared control plane; none starts one")
+    fail_open_after_s: Seconds = Field(
+        5.0, alias="fail_open_after", description="silence after which a source goes on by itself, e.g. 5s"
+    )
+    read_from: Place | None = Field(
+        None, description="where executors read the log: grpc://host:port, or a directory; none: as `log`"
+    )
+    trim: bool = Field(False, description="true removes rows that every registered reader is past")
+    stw_s: Seconds = Field(
+        STW_S, alias="stw", description="the source time window over which SIC is reported, e.g. 10s"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of the samples: 0, 1, 2, ...")
+
+    @field_validator("address")
+    @classmethod
+    def _unix_socket(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
+        path = address.removeprefix("unix://")
+        if path == address or not path.startswith("/"):
+            raise refused(
+                "must be unix:// and an absolute path", repr(address), "leave it out to start a control plane"
+            )
+        if len(path.encode()) > _SOCKET_PATH_BYTES:
+            raise refused(
+                f"must have a path of at most {_SOCKET_PATH_BYTES} bytes",
+                repr(address),
+                "use a shorter directory",
+            )
+        return address
+
+    def query_classes(self) -> dict[str, QueryClass]:
+        """The classes as the control plane knows them."""
+        return {name: config.query_class(name) for name, config in self.classes.items()}
+
+    def is_dry(self, cls: str) -> bool:
+        """Whether a class sheds nothing, by its own switch or by the flow's."""
+        return self.dry_run or self.classes[cls].dry_run
+
+    def to_json(self) -> str:
+        """The configuration for another process; `from_json` gives an equal one."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls: type[FlowT], text: str) -> FlowT:
+        """The configuration that `to_json` wrote."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise as_invalid_input(error, "the configuration", cls, HINT) from None
+
+
+def load_flow_config(config: str | Path | Mapping[str, Any] | FlowConfig) -> FlowConfig:
+    """The configuration of a flow from a YAML file, plain values, or one that is ready.
+
+    Relative paths become absolute, from the file's directory, or from the working directory.
+    """
+    if isinstance(config, FlowConfig):
+        return config
+    return load_config(FlowConfig, config, "flow")
+
+
+def load_config(
+    model: type[FlowT],
+    config: str | Path | Mapping[str, Any],
+    what: str,
+    changes: Mapping[str, Any] | None = None,
+) -> FlowT:
+    """Reads and checks a configuration.
+
+    Args:
+        model: What it is to become.
+        config: A file, or plain values.
+        what: Its name in errors.
+        changes: Values that replace the file's, by dotted key.
+    """
+    if isinstance(config, Mapping):
+        return checked(model, dict(config), f"the {what}", Path.cwd(), HINT)
+    if not isinstance(config, str | Path):
+        raise InvalidInputError(
+            f"a {what} is a file, a mapping or a configuration", repr(config)[:60], "give a path"
+        )
+    path = Path(config)
+    raw = read_mapping(path, what, "examples/pipelines")
+    for key, value in (changes or {}).items():
+        put(raw, key, value)
+    return checked(model, raw, str(path), path.absolute().parent, HINT)
+
+
+def put(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Puts a value at a dotted key; what is wrong about the key is said when the whole is checked."""
+    *outer, last = key.split(".")
+    at: Any = raw
+    for step in outer:
+        at = at.setdefault(step, {})
+        if not isinstance(at, dict):
+            raise InvalidInputError(f"{step} of {key} is a mapping", repr(at)[:60], "see the file")
+    at[last] = value

@@ -1,0 +1,1 @@
+"""The governor: joins readers, completes batches, gives grants, changes classes while they run."""

@@ -1,0 +1,1 @@
+"""What batches cost, what delays rows had, and which part of the data a result stands on."""

@@ -1,0 +1,200 @@
+"""What a micro-batch costs: level * (fixed + row * rows), learned while it runs.
+
+At a steady load the fixed and the per-row part cannot be told apart, so they are fitted slowly and anchored
+by the small batches of the warm-up; a quick `level` follows the machine's drift, which moves both. A batch
+that took far longer than expected counts little unless the next ones agree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.vocabulary.errors import InvalidInputError, require_positive
+
+_POINTS = 6
+"""After so many batches without a clear effect of their rows the model starts with what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostConfig:
+    """How the model learns.
+
+    Attributes:
+        warm_up_batches: First batches of a query that are not learned from: they compile code.
+        shape_memory_batches: Batches after which the split into fixed and per-row cost is half forgotten.
+        level_memory_batches: The same for the level.
+        anchor_batches: Weight of the anchored fixed cost, in batches.
+        outlier_ratio: A batch this much slower or faster than expected is clipped, unless repeated.
+        outlier_repeats: So many of them in a row are a change of the machine.
+    """
+
+    warm_up_batches: int = 3
+    shape_memory_batches: float = 40.0
+    level_memory_batches: float = 3.0
+    anchor_batches: float = 8.0
+    outlier_ratio: float = 1.6
+    outlier_repeats: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("shape_memory_batches", "level_memory_batches", "anchor_batches"):
+            require_positive(name, getattr(self, name), "in batches")
+        if not self.outlier_ratio > 1.0:
+            raise InvalidInputError("outlier_ratio is above 1", self.outlier_ratio, "1.6 is usual")
+
+
+@dataclass(slots=True)
+class CostState:
+    """What is remembered; JSON values, so that a control plane that restarts goes on."""
+
+    seen: int = 0
+    """Batches, the warm-up included."""
+    fixed_s: float | None = None
+    row_s: float | None = None
+    level: float = 1.0
+    anchor_s: float | None = None
+    """Shortest time of a small batch: what a micro-batch costs without rows."""
+    spread: float = 0.1
+    """Mean relative deviation of a batch from what was expected."""
+    outliers: int = 0
+    """In a row, in one direction; negative when faster than expected."""
+    updates: int = 0
+    """Batches learned from since it was ready."""
+    points: int = 0
+    """Batches between the warm-up and readiness, and the largest of them."""
+    largest_rows: int = 0
+    largest_s: float = 0.0
+    weight: float = 0.0
+    rows: float = 0.0
+    rows2: float = 0.0
+    time: float = 0.0
+    rows_time: float = 0.0
+
+
+class CostModel:
+    """Batch time as a function of rows, for one query on one machine."""
+
+    def __init__(self, config: CostConfig | None = None) -> None:
+        self.config = config or CostConfig()
+        self.state = CostState()
+
+    @property
+    def warming(self) -> bool:
+        """Whether the next batch is one of the warm-up."""
+        return self.state.seen < self.config.warm_up_batches
+
+    @property
+    def ready(self) -> bool:
+        """Whether the warm-up is over and a batch of useful size was seen."""
+        return self.state.fixed_s is not None
+
+    @property
+    def fixed_s(self) -> float:
+        return self.state.level * (self.state.fixed_s or 0.0)
+
+    @property
+    def row_s(self) -> float:
+        return self.state.level * (self.state.row_s or 0.0)
+
+    @property
+    def error(self) -> float:
+        """By which part of it a batch usually differs from its expected time."""
+        return self.state.spread
+
+    def batch_s(self, rows: float) -> float:
+        """Expected time of a batch."""
+        return self.fixed_s + self.row_s * rows
+
+    def rows_in(self, length_s: float) -> float:
+        """How many rows a batch of this length holds."""
+        if self.row_s <= 0.0:
+            return math.inf if length_s > self.fixed_s else 0.0
+        return max(0.0, (length_s - self.fixed_s) / self.row_s)
+
+    def learn(self, rows: int, took_s: float) -> None:
+        """Takes in a batch that is complete."""
+        state, config = self.state, self.config
+        state.seen += 1
+        if took_s <= 0.0 or not math.isfinite(took_s):
+            return
+        if state.seen <= config.warm_up_batches:
+            return
+        if not self.ready:
+            self._first(rows, took_s)
+            return
+        expected_s = self.batch_s(rows)
+        ratio = self._robust(took_s / expected_s)
+        state.spread += (abs(ratio - 1.0) - state.spread) / (2 * config.level_memory_batches)
+        # the first batches after the warm-up say more than a guess from small ones: they move the level fully
+        state.updates += 1
+        state.level *= ratio ** max(1.0 / config.level_memory_batches, 1.0 / (1 + state.updates))
+        self._anchor(rows, took_s)
+        # the shape is fitted to times at the level of the day, or drift would pass for a cost of rows
+        self._fit(rows, expected_s * ratio / state.level)
+
+    def _robust(self, ratio: float) -> float:
+        """The ratio to learn from, clipped; an outlier waits until the next one agrees."""
+        state, config = self.state, self.config
+        limit = config.outlier_ratio
+        if 1.0 / limit <= ratio <= limit:
+            state.outliers = 0
+            return ratio
+        sign = 1 if ratio > 1.0 else -1
+        state.outliers = state.outliers + sign if state.outliers * sign > 0 else sign
+        if abs(state.outliers) >= config.outlier_repeats:
+            return min(max(ratio, 1.0 / limit**2), limit**2)
+        return math.sqrt(limit if sign > 0 else 1.0 / limit)
+
+    def _first(self, rows: int, took_s: float) -> None:
+        """After the warm-up batches grow until rows show in the time, or several gave no larger one."""
+        state = self.state
+        state.anchor_s = took_s if state.anchor_s is None else min(state.anchor_s, took_s)
+        state.points += 1
+        state.largest_rows, state.largest_s = max(
+            (state.largest_rows, state.largest_s), (rows, took_s), key=lambda point: point[0]
+        )
+        told_apart = state.largest_s >= 1.5 * state.anchor_s and state.points >= 2
+        if state.largest_rows and (told_apart or state.points >= _POINTS):
+            state.fixed_s = min(state.anchor_s, 0.9 * state.largest_s)
+            state.row_s = (state.largest_s - state.fixed_s) / state.largest_rows
+            self._fit(state.largest_rows, state.largest_s)
+
+    def _anchor(self, rows: int, took_s: float) -> None:
+        """A batch can cost no less than its fixed part: the shortest bounds it, and is slowly forgotten."""
+        state = self.state
+        at_level_s = took_s / state.level
+        if state.anchor_s is None:
+            state.anchor_s = at_level_s
+        state.anchor_s = min(state.anchor_s * 1.005, at_level_s)
+
+    def _fit(self, rows: int, time_s: float) -> None:
+        """Weighted least squares with forgetting, the fixed cost drawn to its anchor."""
+        state, config = self.state, self.config
+        keep = 0.5 ** (1.0 / config.shape_memory_batches)
+        state.weight = keep * state.weight + 1.0
+        state.rows = keep * state.rows + rows
+        state.rows2 = keep * state.rows2 + rows * rows
+        state.time = keep * state.time + time_s
+        state.rows_time = keep * state.rows_time + rows * time_s
+        assert state.fixed_s is not None
+        prior = config.anchor_batches
+        count, time = state.weight + prior, state.time + prior * state.fixed_s
+        determinant = count * state.rows2 - state.rows**2
+        if determinant <= 1e-9 * max(1.0, count * state.rows2):
+            return
+        row_s = (count * state.rows_time - state.rows * time) / determinant
+        fixed_s = (time - row_s * state.rows) / count
+        highest_s = state.anchor_s if state.anchor_s is not None else time_s
+        fixed_s = min(max(fixed_s, 0.02 * highest_s), highest_s)
+        row_s = (state.time - fixed_s * state.weight) / state.rows if state.rows > 0 else row_s
+        if row_s > 0.0:
+            state.fixed_s, state.row_s = fixed_s, row_s
+
+    def snapshot(self) -> dict[str, Any]:
+        """What was learned, as JSON values."""
+        return asdict(self.state)
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Goes on from a snapshot."""
+        self.state = CostState(**snapshot)

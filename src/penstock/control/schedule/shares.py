@@ -1,0 +1,102 @@
+"""Redistribution: every few load-management cycles a capacity policy divides the capacity anew (DILoS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.policies.capacity import CapacityPolicy, ClassUse
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import QueryClass
+
+LEAST_SHARE = 1e-3
+"""Part of the capacity below which a share counts as none."""
+
+
+class Redistribution:
+    """The shares of the classes, and the policy that changes them.
+
+    Args:
+        policy: Divides the capacity.
+        classes: Who shares it.
+        every: Load-management cycles in a capacity redistribution cycle (CRC); 10 in pham2016 6.2.1.
+    """
+
+    def __init__(self, policy: CapacityPolicy, classes: Sequence[QueryClass], every: int = 10) -> None:
+        if every < 1:
+            raise InvalidInputError("a redistribution comes every 1 or more cycles", every, "10 is usual")
+        self.policy, self._classes, self._every = policy, {cls.name: cls for cls in classes}, every
+        self.shares = self.originals
+        """By class, of a capacity of one."""
+        self.claims = self.originals
+        """By class, what it may have at once if it needs it: its own, unless it went short of that."""
+        self._reports: dict[str, list[float]] = {name: [] for name in self._classes}
+        self._cycles = 0
+
+    def change(self, cls: QueryClass) -> None:
+        """A class has another priority or other limits; they count with the next redistribution."""
+        self._classes[cls.name] = cls
+
+    def remove(self, name: str) -> dict[str, float]:
+        """A class is gone; what there is is divided by priority, until the next redistribution.
+
+        Returns:
+            What each other claim was multiplied by.
+        """
+        before = self.claims
+        del self._classes[name], self._reports[name]
+        self.shares = self.claims = self.originals
+        return {n: claim / max(before[n], LEAST_SHARE) for n, claim in self.claims.items()}
+
+    @property
+    def originals(self) -> dict[str, float]:
+        """By class, the part of the capacity that its priority gives."""
+        weight = sum(cls.priority for cls in self._classes.values())
+        return {name: cls.priority / weight for name, cls in self._classes.items()}
+
+    def report(self, usages: Mapping[str, float | None]) -> dict[str, float] | None:
+        """Ends a load-management cycle, and with every so many a redistribution.
+
+        A class counts with its latest usage or its mean since the last redistribution, whichever is larger:
+        a burst takes its share back at once, a lull must last before capacity is lent.
+
+        Args:
+            usages: By class u_k, its load over its capacity; `None` where that is not known yet.
+
+        Returns:
+            What each share was multiplied by, after a redistribution.
+        """
+        for name, usage in usages.items():
+            if usage is not None:
+                self._reports[name].append(usage)
+        self._cycles += 1
+        if self._cycles % self._every:
+            return None
+        uses = [self._use(name) for name in self._classes]
+        for reports in self._reports.values():
+            reports.clear()
+        new = dict(self.policy.redistribute(uses))
+        scales = {
+            name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
+        }
+        self.shares, originals = new, self.originals
+        # what a class lent is its own; what it went short of is not
+        self.claims = {
+            use.name: new[use.name] if use.load > new[use.name] else max(new[use.name], originals[use.name])
+            for use in uses
+        }
+        return scales
+
+    def _use(self, name: str) -> ClassUse:
+        cls, share, reports = self._classes[name], self.shares[name], self._reports[name]
+        if reports:
+            load = max(reports[-1], sum(reports) / len(reports)) * max(share, LEAST_SHARE)
+        else:  # nothing is known: it has what is its own
+            load = max(share, self.originals[name])
+        return ClassUse(
+            name,
+            cls.priority,
+            share,
+            load,
+            cls.lendable_fraction,
+            cls.borrow_limit_fraction,
+        )

@@ -1,0 +1,255 @@
+"""Turns: weighted round robin in time over classes, and how long a turn may be.
+
+A class has used v = seconds / weight; the class with the least v among those that want a turn is next. A
+class that was idle does not save up: it starts again from the least v of the others. Unused time therefore
+goes to whoever wants it, in proportion to the weights (the CQC of pham2016 3.2). The weights are what
+classes may claim by the capacity policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.vocabulary.errors import UnknownNameError, require_positive
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a class asks for at the moment.
+
+    Attributes:
+        target_s: Its delay target, less the slack it keeps.
+        load: Seconds of batch time that its input asks for in a second; at most one for each query. `None`
+            if its queries' costs are not known yet.
+        queries: How many of its queries have input.
+        fixed_s: The fixed cost of one of its batches, the largest.
+        loads: By query, its part of the load; empty if not all are known.
+        burst: The load by what came in the last moments, if that is more.
+        fixed: By query with a load, the fixed cost of its batches.
+    """
+
+    target_s: float
+    load: float | None
+    queries: int
+    fixed_s: float
+    loads: Mapping[str, float] = field(default_factory=dict)
+    burst: float = 0.0
+    fixed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How long a grant of a class may be, and how long after it the query's next one begins.
+
+    Attributes:
+        length_s: Of a query that asks for as much as the others of its class.
+        cycle_s: From grant to grant.
+        lengths_s: By query, where it is known what each asks for.
+    """
+
+    length_s: float
+    cycle_s: float
+    lengths_s: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, query: str) -> float:
+        """How long a grant of a query may be."""
+        return self.lengths_s.get(query, self.length_s)
+
+
+FULL_AT = 0.8
+"""Where others need the time, a query's batches follow each other after so much of its target."""
+LEAST_FIXED = 2.0
+"""A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
+
+OVERRUN = 1.5
+"""Times its planned length that a turn counts at most; the rest is owed, and counts with the next turns."""
+OWED = 4.0
+"""Planned lengths that a class owes at most: what a machine took that stood still, nobody pays for."""
+
+
+def plan_turns(
+    demands: Mapping[str, Demand], shares: Mapping[str, float], parallel: float = 1.0
+) -> dict[str, Turn]:
+    """Lengths of turns such that a row that just missed one is still in time after the next.
+
+    A class has the share e_k of the time, and its query q the part p_q of each cycle C: what it asks for and
+    an equal part of what is left over. Where that is too much, what its batches cost without rows and the
+    same fraction of its rows as of the others': a part of the whole would leave light queries more of theirs.
+    A row waits at most C for its turn and p_q C for its batch, so if all classes had their turns in one cycle
+    it would be the longest with C (1 + p_q) <= target for every query. A class whose target leaves more has a
+    longer cycle of its own, and so fewer and fuller batches, as long as
+
+    - its rows are in time even if the longest turn of another class comes before theirs, and
+    - its turns are not longer than what another class leaves free of the common cycle.
+
+    Args:
+        demands: By class, of those that have work.
+        shares: By class; they divide the whole time in this proportion.
+        parallel: Batches that run at once, on average: so many seconds of batches there are in a second.
+    """
+    if not demands:
+        return {}
+    total = sum(shares[name] for name in demands)
+    shares = {name: parallel * shares[name] / total for name in demands}
+    equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
+    by_query = {name: _parts(d, shares[name]) for name, d in demands.items()}
+    parts = {name: max(by_query[name].values(), default=equal[name]) for name in demands}
+    alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
+    longest_s = {name: _length_s(d, parts[name] * alone_s[name]) for name, d in demands.items()}
+    common_s = min(alone_s.values())
+    turns = {}
+    for name, d in demands.items():
+        others = [other for other in demands if other != name]
+        before_s = max((longest_s[other] for other in others), default=0.0)
+        left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
+        own_s = (d.target_s - before_s) / (1.0 + parts[name])
+        cycle_s = max(common_s, min(own_s, left_s / parts[name]))
+        lengths_s = {query: _length_s(d, part * cycle_s, query) for query, part in by_query[name].items()}
+        length_s = _length_s(d, equal[name] * cycle_s)
+        longest = max(lengths_s.values(), default=length_s)
+        turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
+    return turns
+
+
+def _parts(demand: Demand, share: float) -> dict[str, float]:
+    """By query, its part of the time that a class has."""
+    loads, asked = demand.loads, sum(demand.loads.values())
+    if asked < share:
+        return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
+    starting = {
+        q: min(load, demand.fixed.get(q, 0.0) / (FULL_AT * demand.target_s)) for q, load in loads.items()
+    }
+    started = sum(starting.values())
+    if started >= share:
+        return {query: share * part / started for query, part in starting.items()}
+    kept = (share - started) / (asked - started)
+    return {query: min(part + kept * (loads[query] - part), 1.0) for query, part in starting.items()}
+
+
+def _length_s(demand: Demand, length_s: float, query: str = "") -> float:
+    least_s = LEAST_FIXED * demand.fixed.get(query, demand.fixed_s)
+    return min(max(length_s, least_s), demand.target_s)
+
+
+class Turns:
+    """Whose turn it is."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        _check_weights(weights)
+        self._weights = dict(weights)
+        self._used: dict[str, float] = dict.fromkeys(weights, 0.0)
+        self._owed_s: dict[str, float] = dict.fromkeys(weights, 0.0)
+        self.used_s: dict[str, float] = dict.fromkeys(weights, 0.0)
+        """Seconds of batch time by class, since the start."""
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Changes weights. A class that is ahead of another stays ahead by as many seconds."""
+        for name in weights:
+            if name not in self._weights:
+                raise UnknownNameError("class", name, self._weights)
+        _check_weights(weights)
+        least = min(self._used.values())
+        for name, weight in weights.items():
+            self._used[name] = least + (self._used[name] - least) * self._weights[name] / weight
+            self._weights[name] = weight
+
+    def remove(self, name: str) -> None:
+        """A class is gone."""
+        del self._weights[name], self._used[name], self._owed_s[name], self.used_s[name]
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return self._weights
+
+    def next_of(self, wanting: Iterable[str], running: Mapping[str, float] | None = None) -> str | None:
+        """The class whose turn it is among those that want one; equal use: the higher weight first.
+
+        Args:
+            wanting: Classes that could use a turn.
+            running: By class, the price of batches that run and are not booked yet.
+        """
+
+        def order(name: str) -> tuple[float, float, str]:
+            return self._used[name] + (running or {}).get(name, 0.0), -self._weights[name], name
+
+        return min(wanting, key=order, default=None)
+
+    def ahead_s(self, name: str, other: str, running: Mapping[str, float] | None = None) -> float:
+        """Seconds that a class has used more than its weight allows it while the other used what it did."""
+        booked = running or {}
+        mine, others = (self._used[cls] + booked.get(cls, 0.0) for cls in (name, other))
+        return (mine - others) * self._weights[name]
+
+    def begin(self, name: str, wanting: Iterable[str], running: Mapping[str, float] | None = None) -> bool:
+        """A class takes its turn. Who does not want one now saves nothing up for later.
+
+        Args:
+            name: The class.
+            wanting: Classes that could use a turn.
+            running: By class, the price of batches that run and are not booked yet.
+
+        Returns:
+            Whether the turn is spare: nobody else wanted it.
+        """
+        wanted = set(wanting)
+        for other in self._used:
+            if other not in wanted:
+                level = self._used[name] - (running or {}).get(other, 0.0)
+                self._used[other] = max(self._used[other], level)
+        return wanted <= {name}
+
+    def price(
+        self,
+        name: str,
+        seconds: float,
+        planned_s: float = math.inf,
+        spare: bool = False,
+        learning: bool = False,
+    ) -> float:
+        """What time costs a class: seconds / weight, with what it owes, but for what it is not to blame for.
+
+        Args:
+            name: The class.
+            seconds: How long.
+            planned_s: How long it was meant to be. What it took beyond one and a half times that is owed:
+                paid at once, a class of low weight would wait for minutes.
+            spare: Whether nobody else wanted the turn. What it uses beyond the others then counts as at the
+                weight of all: who fills a gap would have to pay for it with a long wait.
+            learning: Whether it went into learning what a batch costs. That counts as at the highest weight,
+                or a class of low weight would take minutes until it is ready.
+        """
+        seconds = self._counted_s(name, seconds, planned_s, spare or learning)
+        weight = max(self._weights.values()) if learning else self._weights[name]
+        if not spare:
+            return seconds / weight
+        behind = max(self._used.values()) - self._used[name]
+        paid_s = min(seconds, behind * weight)
+        return paid_s / weight + (seconds - paid_s) / sum(self._weights.values())
+
+    def _counted_s(self, name: str, seconds: float, planned_s: float, cheap: bool) -> float:
+        """The part of a turn that counts now, with what is owed of earlier ones."""
+        owed_s = 0.0 if cheap or math.isinf(planned_s) else self._owed_s[name]
+        return min(max(0.0, seconds) + owed_s, OVERRUN * planned_s)
+
+    def charge(
+        self,
+        name: str,
+        seconds: float,
+        planned_s: float = math.inf,
+        spare: bool = False,
+        learning: bool = False,
+    ) -> None:
+        """Books time that a class used, at its price. What does not count yet is owed."""
+        seconds = max(0.0, seconds)
+        self._used[name] += self.price(name, seconds, planned_s, spare, learning)
+        self.used_s[name] += seconds
+        if not (spare or learning or math.isinf(planned_s)):
+            owed_s = self._owed_s[name] + seconds - self._counted_s(name, seconds, planned_s, cheap=False)
+            self._owed_s[name] = min(owed_s, OWED * planned_s)
+
+
+def _check_weights(weights: Mapping[str, float]) -> None:
+    for name, weight in weights.items():
+        require_positive(f"class {name}: weight", weight, "higher means more of the time, e.g. 6, 3, 1")

@@ -1,0 +1,1 @@
+"""What the control plane knows of classes, queries, readers and shared streams."""

@@ -1,0 +1,103 @@
+"""A governed class: its settings, its manager's cycle and the plant that the manager sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.config.flow import ClassConfig
+from penstock.config.shedding import Settings, check_columns
+from penstock.control.decide.cycle import Cycle, Recorder, SafetyLimits
+from penstock.control.decide.observing import ClassPlant
+from penstock.control.schedule.shares import LEAST_SHARE
+from penstock.policies.shedding.base import Shedder
+from penstock.streams.protocol import StreamLog
+from penstock.vocabulary.errors import InvalidInputError
+
+
+class RunRecorder(Recorder, Protocol):
+    """Keeps what happened, for example a run directory."""
+
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
+
+    def record_sic(self, line: Mapping[str, object]) -> None: ...
+
+    def record_shedding(self, line: Mapping[str, object]) -> None: ...
+
+
+@dataclass(slots=True)
+class GovernedClass:
+    """One class while it runs."""
+
+    name: str
+    config: ClassConfig
+    plant: ClassPlant
+    cycle: Cycle
+    gives_grants: bool
+    period_s: float
+    """How often a manager decides that does not give grants."""
+    shedder: Shedder | None = None
+    """What is shed over all its queries; `None` for a sample of each query's rows."""
+
+    @property
+    def overrun_fraction(self) -> float:
+        """By which a batch and the wait for it may take longer than planned, and no row is late for it."""
+        return float(self.config.settings.get("overrun_fraction", 0.0))
+
+    settings: Settings = None
+    """The shedder's."""
+
+
+def govern(
+    name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool, seed: int
+) -> GovernedClass:
+    """A class with a fresh manager, on a plant that may have run before."""
+    manager = config.build_manager()
+    if getattr(manager.config, "shedding", "entry") != "entry":
+        raise InvalidInputError(
+            f"class {name}: on Spark rows are shed at the entry",
+            f"shedding: {manager.config.shedding}",
+            "leave it out; shedding inside the network is for simulations",
+        )
+    limits = SafetyLimits(config.min_keep_fraction)
+    cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
+    period_s = manager.config.period_s(config.target_s)
+    shedder, settings = config.build_shedder(seed), config.shedder_config()
+    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, shedder, settings)
+
+
+def first_scale(config: ClassConfig, claim: float) -> float:
+    """What a fresh manager's headroom is multiplied by: it is that of its class, unless the user gave one.
+
+    Never by 0: a manager multiplies what it has, and would have nothing for ever after its class has a share.
+    """
+    return 1.0 if "headroom" in config.settings else max(claim, LEAST_SHARE)
+
+
+def check_stream(config: ClassConfig, log: StreamLog, others: Iterable[StreamLog] = ()) -> None:
+    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload.
+
+    Args:
+        config: Of its class.
+        log: What it reads.
+        others: What the other readers of its query read.
+    """
+    if config.sheds_by_key and log.key_column is None:
+        raise InvalidInputError(
+            "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
+        )
+    unequal = sorted({log.key_buckets, *(other.key_buckets for other in others)})
+    if config.sheds_by_key and len(unequal) > 1:
+        raise InvalidInputError(
+            "streams of one query that are shed by key have equally many buckets, for the same keys to stay",
+            " and ".join(map(str, unequal)),
+            "give them the same key_buckets",
+        )
+    check_columns(config.shedder_config(), log.user_schema, log.name, event_time(log))
+
+
+def event_time(log: StreamLog) -> str | None:
+    """The event-time column that a stream in the log declares, as a paced one does."""
+    declared: str | None = getattr(log, "event_time", None)
+    return declared

@@ -1,0 +1,1 @@
+"""The syntax of CQL: text to statements and back."""

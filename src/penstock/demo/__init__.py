@@ -1,0 +1,1 @@
+"""The demo: three classes on one Spark with far more input than it can process."""

@@ -1,0 +1,170 @@
+"""What was drawn together in a grant: the columns that travel with its rows for estimates."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.grants.offset import Offset
+from penstock.grants.plan import SCALE, bucket_ranks, opened, opening_tosses
+from penstock.grants.selection import Piece, grant_span
+from penstock.policies.quality.estimates import bucket_contrasts, contrasts, expected_variance
+from penstock.streams.protocol import ReadableStream
+
+NO_UNIT = -1
+"""The unit of rows for which neither a segment nor a bucket was drawn; null in SQL."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitColumns:
+    """Unit and contrast (`_unit`, `_contrast`) of opened segments, or of buckets.
+
+    `expected` and `doubt` are a unit's equal part of what `expected_variance` says of the grant.
+
+    Attributes:
+        first: First position of each segment, as its header has it; for buckets their numbers.
+        unit: Segments or buckets with the same number are set against each other.
+        contrast: How much of a row goes into its unit's sum.
+    """
+
+    first: npt.NDArray[np.int64]
+    unit: npt.NDArray[np.int64]
+    contrast: npt.NDArray[np.float64]
+    expected: float = 1.0
+    doubt: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """How the rows of a grant were drawn.
+
+    Attributes:
+        within: 1 / row_keep - 1, the same for all rows (`_within`).
+        segments: Units of the opened segments by partition of the log; empty where segments were not drawn.
+        buckets: Units of the key's buckets, where those were drawn.
+        known: Whether every row of the grant had a known chance: none was late, expired, or left out on
+            purpose.
+    """
+
+    within: float
+    segments: dict[int, UnitColumns]
+    buckets: UnitColumns | None = None
+    known: bool = True
+
+
+def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
+    """How a grant's rows were drawn, after `evened`: a function of the offset and the log's headers alone."""
+    plan = offset.plan
+    if plan.looks_into_rows:  # the others had no chance
+        return Drawn(0.0, {}, known=False)
+    known = plan.unit != "chosen" or plan.drawn > 0
+    known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
+    known &= all(log.start(p) <= offset.start.get(p, 0) for p in offset.end)
+    if plan.unit == "key":
+        units = _buckets(plan.key_keep, bucket_ranks(plan, log.key_buckets), offset.reader)
+        return Drawn(0.0, {}, units, known)
+    within = SCALE / plan.row_keep - 1.0 if plan.row_keep else 0.0
+    if plan.unit != "chosen" and plan.segment_keep in (0, SCALE):
+        return Drawn(within, {}, known=known)
+    partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset))
+    every = np.concatenate([grant_span(log, offset, p)[2] for p in sorted(offset.end)])
+    chance = (plan.drawn if plan.unit == "chosen" else plan.segment_keep) / SCALE
+    expected, doubt = expected_variance(every, chance, paired=plan.drawn > 0)
+    if plan.drawn:
+        order = np.argsort(tosses, kind="stable")
+        unit, contrast = np.empty(first.size, np.int64), np.empty(first.size)
+        unit[order], contrast[order] = contrasts(sizes[order], plan.drawn / SCALE)
+    else:  # each is a unit by itself: its coin is tossed whatever the others show
+        unit = np.arange(first.size)
+        contrast = np.full(first.size, np.sqrt(1.0 - plan.segment_keep / SCALE))
+    parts = max(1, np.unique(unit).size)
+    unit += _reader_bits(offset.reader) | offset.grant << 20
+    return Drawn(
+        within,
+        {
+            p: UnitColumns(
+                first[partition == p],
+                unit[partition == p],
+                contrast[partition == p],
+                expected / parts,
+                doubt / parts,
+            )
+            for p in sorted(offset.end)
+        },
+        known=known,
+    )
+
+
+DRAWN_TYPE = pa.struct(
+    [
+        ("within", pa.float64()),
+        ("unit", pa.int64()),
+        ("contrast", pa.float64()),
+        ("known", pa.bool_()),
+        ("expected", pa.float64()),
+        ("doubt", pa.float64()),
+    ]
+)
+
+
+def drawn_column(
+    drawn: Drawn, partition: int, piece: Piece, buckets: npt.NDArray[np.int64] | None = None
+) -> pa.Array:
+    """How rows of one segment were drawn, a struct each (`_drawn`).
+
+    Args:
+        drawn: From `drawn_by`.
+        partition: Of the log.
+        piece: The rows.
+        buckets: Of their keys, where buckets were drawn.
+    """
+    count = piece.rows.num_rows
+    unit, contrast = np.full(count, NO_UNIT, np.int64), np.zeros(count)
+    of = drawn.segments.get(partition)
+    if drawn.buckets is not None and buckets is not None:
+        of = drawn.buckets
+        unit, contrast = of.unit[buckets], of.contrast[buckets]
+    elif of is not None:
+        at = np.searchsorted(of.first, piece.segment)
+        unit[:], contrast[:] = of.unit[at], of.contrast[at]
+    known = np.full(count, drawn.known)
+    if "_weight" in piece.rows.schema.names:  # rows of a segment that were sampled before, with other units
+        known &= piece.rows.column("_weight").to_numpy(zero_copy_only=False) == 1.0
+    columns = [
+        pa.array(np.full(count, drawn.within)),
+        pa.array(unit, mask=unit == NO_UNIT),
+        pa.array(contrast),
+        pa.array(known),
+        pa.array(np.full(count, 0.0 if of is None else of.expected)),
+        pa.array(np.full(count, 0.0 if of is None else of.doubt)),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(DRAWN_TYPE))
+
+
+def _opened(log: ReadableStream, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
+    """Partition, first position, rows inside the grant and toss of the opened segments, a column each."""
+    columns = []
+    for p in sorted(offset.end):
+        _, first, inside = grant_span(log, offset, p)
+        mask = opened(offset.plan, p, first)
+        tosses = opening_tosses(offset.plan, p, first[mask]).astype(np.int64)
+        columns.append((np.full(tosses.size, p), first[mask], inside[mask], tosses))
+    return list(zip(*columns, strict=True))
+
+
+def _buckets(kept: int, ranks: npt.NDArray[np.int64], reader: str) -> UnitColumns:
+    """The same units in every grant: a bucket's rows of a window are summed before they are squared."""
+    unit, contrast = np.full(ranks.size, NO_UNIT, np.int64), np.zeros(ranks.size)
+    of_rank, signed = bucket_contrasts(kept, ranks.size)
+    unit[ranks < kept] = of_rank[ranks[ranks < kept]] + _reader_bits(reader)
+    contrast[ranks < kept] = signed[ranks[ranks < kept]]
+    return UnitColumns(np.arange(ranks.size), unit, contrast)
+
+
+def _reader_bits(reader: str) -> int:
+    """Keeps units of the readers of one query apart: 15 bits of it, 28 of the grant, 20 of the unit."""
+    return (zlib.crc32(reader.encode()) & 0x7FFF) << 48

@@ -1,0 +1,119 @@
+"""The client of a control plane: one JSON line out, one back. Used by sources, flows and the CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+VERSION = 1
+PREFIX = "unix://"
+
+
+class ControlSilentError(PenstockError):
+    """The control plane did not answer: it is not there, or it does not keep up."""
+
+
+class ControlClient:
+    """A connection that is made when it is needed and made anew after it broke.
+
+    Args:
+        address: `unix:///path`.
+        timeout_s: How long an answer may take.
+    """
+
+    def __init__(self, address: str, timeout_s: float = 5.0) -> None:
+        if not address.startswith(PREFIX):
+            raise InvalidInputError(
+                "a control plane's address is unix:///path", repr(address), "see flow.address"
+            )
+        self.address, self.timeout_s = address, timeout_s
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def connect(self) -> None:
+        """Connects, if it is not connected."""
+        if self._socket is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self.timeout_s)
+        try:
+            connection.connect(self.address.removeprefix(PREFIX))
+        except OSError as error:
+            connection.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers; got {error}; hint: is it running?"
+            ) from error
+        if (user := peer_user(connection)) not in (None, 0, os.getuid()):
+            connection.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} is of this user; got one of user {user}; "
+                "hint: use a path in a directory of your own"
+            )
+        self._socket, self._buffer = connection, b""
+
+    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """Sends a message and returns its answer.
+
+        Raises:
+            ControlSilentError: There was none in time; the connection is closed.
+            InvalidInputError: The control plane refused it.
+        """
+        self.connect()
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+            self._socket.sendall(json.dumps({"v": VERSION, **message}).encode() + b"\n")
+            line = self._read_line()
+        except OSError as error:
+            self.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers; got {error!r}; hint: is it running?"
+            ) from error
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            self.close()
+            raise ControlSilentError(
+                f"the control plane at {self.address} answers in JSON; got {line[:60]!r}; hint: restart it"
+            ) from error
+        if "error" in answer:
+            refused = answer["error"]
+            raise InvalidInputError(refused["rule"], refused["got"], refused["hint"])
+        return answer
+
+    def _read_line(self) -> bytes:
+        assert self._socket is not None
+        while b"\n" not in self._buffer:
+            received = self._socket.recv(1 << 16)
+            if not received:
+                raise ConnectionResetError("closed by the control plane")
+            self._buffer += received
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """Whose process serves a Unix socket; `None` where the system does not tell.
+
+    A path in a directory that all users share may be taken by somebody else first.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", found)
+    return int(user)

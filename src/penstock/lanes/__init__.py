@@ -1,0 +1,1 @@
+"""Rows that were shed and are kept for later: which they are, how far they were processed, their windows."""

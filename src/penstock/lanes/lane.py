@@ -1,0 +1,219 @@
+"""The shed lane: the rows that a reader's grants dropped, and that can still be read.
+
+Nothing is copied. The plan journal says for every grant which rows were kept, so the others are known, and a
+pin in the reader registry keeps them in the log. Rows that expired unread are gone and not in the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.grants.journal import Entry, Journal
+from penstock.grants.offset import Offset, Positions
+from penstock.grants.plan import SCALE, opened
+from penstock.grants.selection import (
+    Piece,
+    Range,
+    ReadableLog,
+    grant_books,
+    kept_mask,
+    rows_between,
+    select,
+)
+from penstock.streams.protocol import Segment
+
+NO_SEQ = -1
+"""Dropped rows are not numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Rows that one grant dropped, by reason."""
+
+    late: int = 0
+    sampled: int = 0
+    poison: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.late + self.sampled + self.poison
+
+
+def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
+    """What a grant dropped, by the books: known even where the rows are gone."""
+    offset = entry.offset
+    earlier = journal.books_before(offset.grant)
+    if earlier is not None:
+        late, sampled = offset.books.late - earlier.late, offset.books.sampled - earlier.sampled
+    else:  # the journal begins later than the reader
+        books = grant_books(log, offset, select(log, offset))
+        late, sampled = books.late, books.sampled
+    return Shed(late, sampled, entry.poison_rows or 0)
+
+
+def shed_rows(log: ReadableLog, entry: Entry) -> Iterator[Piece]:
+    """The rows that a grant dropped and that are still in the log; segments it kept whole are not read."""
+    for p, end in sorted(entry.offset.end.items()):
+        yield from shed_range(log, entry, Range(p, entry.offset.start.get(p, 0), end, NO_SEQ))
+
+
+def shed_range(log: ReadableLog, entry: Entry, stretch: Range) -> Iterator[Piece]:
+    """The same for a stretch of one partition."""
+    p, offset = stretch.partition, entry.offset
+    for first, end, is_open in _segments(log, offset, stretch):
+        if is_open and _keeps_whole(entry, p, first):
+            continue
+        (segment,) = log.headers(p, first, first + 1)
+        rows = log.read(segment)
+        dropped = _dropped(log, entry, segment, first, end, is_open, rows)
+        rows = rows.slice(first - segment.first_position, end - first)
+        positions = np.arange(first, end, dtype=np.int64)
+        if not dropped.all():
+            rows, positions = rows.filter(pa.array(dropped)), positions[dropped]
+        if rows.num_rows:
+            yield Piece(rows, positions, NO_SEQ)
+
+
+def _segments(log: ReadableLog, offset: Offset, stretch: Range) -> Iterator[tuple[int, int, bool]]:
+    """First position, end and whether the plan opens it, of each segment, cut to the stretch."""
+    p, start = stretch.partition, max(stretch.first, log.start(stretch.partition))
+    if start >= stretch.end:
+        return
+    headers = log.header_arrays(p, start, stretch.end, keys=False)
+    firsts = np.maximum(headers.first_position, start)
+    ends = np.minimum(headers.first_position + headers.rows, stretch.end)
+    is_open = opened(offset.plan, p, headers.first_position)
+    yield from zip(firsts.tolist(), ends.tolist(), is_open.tolist(), strict=True)
+
+
+def _keeps_whole(entry: Entry, p: int, first: int) -> bool:
+    plan = entry.offset.plan
+    whole = plan.unit in ("row", "segment", "chosen") and plan.row_keep == SCALE
+    return whole and entry.poison_rows is None and first >= entry.offset.late.get(p, 0)
+
+
+def _dropped(
+    log: ReadableLog,
+    entry: Entry,
+    segment: Segment,
+    first: int,
+    end: int,
+    is_open: bool,
+    rows: pa.RecordBatch,
+) -> npt.NDArray[np.bool_]:
+    if entry.poison_rows is not None or not is_open:
+        return np.ones(end - first, np.bool_)
+    kept = kept_mask(log, entry.offset.plan, segment, first, end, rows)
+    dropped = np.zeros(end - first, np.bool_) if kept is None else ~kept
+    late = entry.offset.late.get(segment.partition, 0)
+    dropped[: max(0, late - first)] = True
+    return dropped
+
+
+def decided(journal: Journal, positions: Positions, ended: bool = False) -> list[Entry]:
+    """The grants whose batch is over, in order; the last one may still fail and be set aside.
+
+    Args:
+        journal: Of the reader.
+        positions: Its progress in the registry.
+        ended: The query will not run again, so its last grant is over too.
+    """
+    logged = journal.logged()
+    if ended or not logged:
+        return logged
+    last = logged[-1].offset
+    followed = last.grant < max(journal.entries)
+    passed = all(positions.get(p, 0) >= end for p, end in last.end.items())
+    return logged if followed or passed else logged[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What lies in a shed lane.
+
+    Attributes:
+        grants: Grants that dropped rows.
+        late: Rows dropped because they would have been over the target.
+        sampled: Rows dropped by a plan's coins.
+        poison: Rows of grants that were set aside.
+        gone: How many of these have been trimmed and cannot be read.
+        first_arrival_s: When the oldest of their segments begins; `None` where nothing can be read.
+        last_arrival_s: When the newest ends.
+    """
+
+    grants: tuple[int, ...] = ()
+    late: int = 0
+    sampled: int = 0
+    poison: int = 0
+    gone: int = 0
+    first_arrival_s: float | None = None
+    last_arrival_s: float | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.late + self.sampled + self.poison
+
+
+def lane(log: ReadableLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
+    """What the given grants of a reader dropped."""
+    found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
+    found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
+    spans = [_arrivals(log, entry.offset) for entry, _ in found.values()]
+    return Lane(
+        grants=tuple(found),
+        late=sum(shed.late for _, shed in found.values()),
+        sampled=sum(shed.sampled for _, shed in found.values()),
+        poison=sum(shed.poison for _, shed in found.values()),
+        gone=sum(shed.rows - readable_rows(log, entry, shed) for entry, shed in found.values()),
+        first_arrival_s=min((low for low, _ in filter(None, spans)), default=None),
+        last_arrival_s=max((high for _, high in filter(None, spans)), default=None),
+    )
+
+
+def readable_rows(log: ReadableLog, entry: Entry, shed: Shed) -> int:
+    """How many of a grant's dropped rows are still in the log; it is read only where a part was trimmed."""
+    left = {p: max(entry.offset.start.get(p, 0), log.start(p)) for p in entry.offset.end}
+    if all(position == entry.offset.start.get(p, 0) for p, position in left.items()):
+        return shed.rows
+    if all(position >= entry.offset.end[p] for p, position in left.items()):
+        return 0
+    return sum(piece.rows.num_rows for piece in shed_rows(log, entry))
+
+
+def _arrivals(log: ReadableLog, offset: Offset) -> tuple[float, float] | None:
+    spans = []
+    for p, end in offset.end.items():
+        first = max(offset.start.get(p, 0), log.start(p))
+        headers = log.header_arrays(p, first, end, keys=False) if first < end else ()
+        if len(headers):
+            spans.append((headers.arrival_min_us[0] / 1e6, headers.arrival_max_us[-1] / 1e6))  # type: ignore
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+
+
+def pins_for(log: ReadableLog, journal: Journal, done: int) -> dict[int, int]:
+    """By partition, the first row that must stay for the lane once all grants up to `done` are backfilled.
+
+    Proposals that Spark has not logged yet count: they will be, and their rows must still be there then.
+    """
+    pins: dict[int, int] = {}
+    for number, entry in sorted(journal.entries.items()):
+        if number > done and shed_of(log, journal, entry).rows:
+            for p, end in entry.offset.end.items():
+                if entry.offset.start.get(p, 0) < end:
+                    pins.setdefault(p, entry.offset.start.get(p, 0))
+    return pins
+
+
+def offered_rows(entry: Entry) -> int:
+    """Rows that a grant decided about."""
+    return rows_between(entry.offset.start, entry.offset.end)
+
+
+def positions_within(start: Positions, end: Positions, log: ReadableLog) -> Mapping[int, tuple[int, int]]:
+    """By partition, where the rows between two places begin, as far as they are left, and end."""
+    return {p: (max(start.get(p, 0), log.start(p)), position) for p, position in end.items()}

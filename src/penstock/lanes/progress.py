@@ -1,0 +1,238 @@
+"""How far a shed lane has been backfilled, durably, and the pins that follow it.
+
+<stream>/lanes/<reader>.json   replaced whole; what is being done is written before it is done
+<stream>/lanes/lock            held by the one backfill of the stream
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.grants.cutting import Needed
+from penstock.grants.journal import Entry, Journal, JournalWriter, read_journal
+from penstock.grants.offset import Positions
+from penstock.lanes.lane import Lane, decided, lane, pins_for
+from penstock.streams.files import locked, replace_text
+from penstock.streams.opening import open_stream
+from penstock.streams.protocol import StreamLog
+from penstock.streams.registry import Reader, ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Grants in a row that are backfilled as one revision: all of it is in the sink, or nothing.
+
+    Attributes:
+        revision: Its number, higher than any before.
+        first: First grant.
+        last: Last grant.
+        sink: Where the results go.
+        windowed: Whether whole windows are computed anew.
+        batch: For a log stream, the number of its first append.
+    """
+
+    revision: int
+    first: int
+    last: int
+    sink: str
+    windowed: bool = False
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneProgress:
+    """What a backfill has done of a lane.
+
+    Attributes:
+        done: All grants up to this one are backfilled.
+        done_offset: That grant's offset, to notice a checkpoint that was put back.
+        revision: The last revision.
+        rows: Rows backfilled so far.
+        gone: Rows that could not be, because they had been trimmed.
+        pending: What was begun and is not known to be finished.
+    """
+
+    done: int = 0
+    done_offset: Mapping[str, Any] | None = None
+    revision: int = 0
+    rows: int = 0
+    gone: int = 0
+    pending: Stretch | None = None
+
+
+class LaneStore:
+    """A reader's journal, lane progress and pins, in its stream's directory.
+
+    Args:
+        directory: The stream's.
+        reader: The reader's id.
+    """
+
+    def __init__(self, directory: str | Path, reader: str) -> None:
+        self.directory, self.reader = Path(directory), reader
+        self.log: StreamLog = open_stream(self.directory)
+        self.folder = self.directory / "lanes"
+        self._path = self.folder / f"{reader}.json"
+
+    def journal(self) -> Journal:
+        return read_journal(self.directory / "plans" / f"{self.reader}.jsonl")
+
+    def registered(self) -> Reader | None:
+        """The reader in the registry; `None` if it was forgotten."""
+        return next((r for r in ReaderRegistry(self.log).readers() if r.name == self.reader), None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets nobody else backfill from this stream; waits for whoever does."""
+        self.folder.mkdir(exist_ok=True)
+        with locked(self.folder / "lock"):
+            yield
+
+    def load(self, journal: Journal) -> LaneProgress:
+        """The progress; refused if the journal went back behind it."""
+        progress = _load(self._path)
+        entry = journal.entries.get(progress.done)
+        is_cut = journal.cut is not None and progress.done <= journal.cut.last  # compared before it was cut
+        if progress.done and not is_cut and (entry is None or entry.offset.to_json() != progress.done_offset):
+            raise InvalidInputError(
+                f"grants that are backfilled stay as they were, here up to {progress.done}",
+                f"another grant of that number, or none, in the journal of {self.reader}",
+                f"its checkpoint was put back; remove {self._path} to backfill all of the new grants",
+            )
+        return progress
+
+    def undone(self, journal: Journal, ended: bool = False, until_s: float | None = None) -> list[Entry]:
+        """The grants that are over and not backfilled, in order.
+
+        Args:
+            journal: Of the reader.
+            ended: The query will not run again, so its last grant is over too.
+            until_s: Only grants whose rows arrived up to then, in seconds since the epoch.
+        """
+        known, done = self.registered(), self.load(journal).done
+        entries = decided(journal, {} if known is None else known.positions, ended)
+        entries = [entry for entry in entries if entry.offset.grant > done]
+        if until_s is not None:
+            ends = {p: self.log.position_at(p, round(until_s * 1e6)) for p in range(self.log.partitions)}
+            within = [all(end <= ends[p] for p, end in entry.offset.end.items()) for entry in entries]
+            entries = entries[: within.index(False)] if False in within else entries
+        return entries
+
+    def lane(self, ended: bool = False, until_s: float | None = None, journal: Journal | None = None) -> Lane:
+        """What a backfill would find."""
+        journal = journal or self.journal()
+        return lane(self.log, journal, self.undone(journal, ended, until_s))
+
+    def begin(self, progress: LaneProgress, stretch: Stretch) -> LaneProgress:
+        """Writes down what is about to be done."""
+        return self._save(replace(progress, pending=stretch))
+
+    def finish(
+        self,
+        progress: LaneProgress,
+        journal: Journal,
+        stretch: Stretch,
+        rows: int,
+        gone: int,
+        floor: Positions,
+    ) -> LaneProgress:
+        """Writes down that it is done, then lets go of its rows."""
+        done = LaneProgress(
+            stretch.last,
+            journal.entries[stretch.last].offset.to_json(),
+            max(stretch.revision, progress.revision),
+            progress.rows + rows,
+            progress.gone + gone,
+        )
+        self._save(done)
+        self.move_pins(done.done, floor)
+        return done
+
+    def next_revision(self) -> int:
+        """Higher than any revision of the stream's lanes."""
+        known = [_load(path) for path in self.folder.glob("*.json")]
+        return 1 + max((max(p.revision, p.pending.revision if p.pending else 0) for p in known), default=0)
+
+    def needed(self) -> Needed:
+        """What must stay of the journal: what the query or its lane may still ask for."""
+        known, progress = self.registered(), _load(self._path)
+        positions = {} if known is None else {p: known.needs_from(p) for p in known.positions}
+        return Needed(positions, progress.done, progress.done_offset, progress.pending is not None)
+
+    def cut_journal(self) -> None:
+        """Cuts the journal of a query that does not run; a planner that lives cuts its own."""
+        with suppress(InvalidInputError):
+            writer = JournalWriter(self.directory / "plans", self.reader, wait_s=0.0)
+            try:
+                if writer.is_long:
+                    writer.cut(self.needed())
+            finally:
+                writer.close()
+
+    def move_pins(self, done: int, floor: Positions) -> None:
+        """Pins what is left of the lane, so that retention can take the rest.
+
+        The planner pins a grant's rows after it has journaled the grant, and leaves a pin as it is that
+        covers them. So the journal is read again after the pins are written: a grant that came meanwhile
+        is seen either here or by its planner.
+
+        Args:
+            done: All grants up to this one are backfilled.
+            floor: By partition, where rows begin that are needed beside those of the lane.
+        """
+        journal, pins = self.journal(), None
+        while self.registered() is not None:
+            wanted = pins_for(self.log, journal, done)
+            wanted = {p: min(position, floor.get(p, position)) for p, position in wanted.items()}
+            if wanted == pins:
+                return
+            ReaderRegistry(self.log).advance(self.reader, {}, wanted)
+            journal, pins = self.journal(), wanted
+
+    def _save(self, progress: LaneProgress) -> LaneProgress:
+        replace_text(self._path, json.dumps(asdict(progress)))
+        return progress
+
+
+def _load(path: Path) -> LaneProgress:
+    if not path.exists():
+        return LaneProgress()
+    stored = json.loads(path.read_text())
+    pending = stored.pop("pending")
+    return LaneProgress(**stored, pending=None if pending is None else Stretch(**pending))
+
+
+def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
+    """The lanes of a log's readers: all, or those of a reader's id or a query's name.
+
+    Args:
+        root: The directory that holds the streams.
+        name: A reader's id, or the name of a query, which may have had several readers.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise InvalidInputError(
+            "a log is a directory of streams", root, "give the directory the streams lie in"
+        )
+    found = [
+        LaneStore(about.parent, journal.stem)
+        for about in sorted(root.glob("*/stream.json"))
+        for journal in sorted((about.parent / "plans").glob("*.jsonl"))
+    ]
+    if name is None:
+        return found
+    of_query = re.compile(rf"{re.escape(name)}(-[0-9a-f]{{12}})?")
+    chosen = [store for store in found if of_query.fullmatch(store.reader)]
+    if not chosen and found:
+        known = {re.sub(r"-[0-9a-f]{12}$", "", store.reader) for store in found}
+        raise UnknownNameError("a query or reader of the log", name, known)
+    if not chosen:
+        raise InvalidInputError("a lane has a plan journal", f"none in {root}", "run its query first")
+    return chosen

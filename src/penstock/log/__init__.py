@@ -1,5 +1,0 @@
-"""The stream log: named streams of append-only partitions, in segments with small headers."""
-
-from penstock.log.open import open_stream
-
-__all__ = ["open_stream"]

@@ -1,0 +1,1 @@
+"""Producers of a pipeline: files, traces and rates become rows of streams."""

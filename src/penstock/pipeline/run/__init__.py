@@ -1,0 +1,1 @@
+"""Runs a pipeline: builds its queries, watches them, sums up."""

@@ -1,0 +1,128 @@
+"""Readers of a run whose checkpoints lie in its run directory: they end with the run.
+
+Such a run never goes on: the next one has a run directory, checkpoints and readers of its own. Readers that
+stayed registered would keep their rows in the log for ever. So a run forgets its readers when it ends, and
+those of earlier runs that were killed when it starts. What a shed lane pins stays, for a backfill.
+
+    <log>/.runs/<id>.json    a run that is under way, locked by its driver; left behind by one that was killed
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.grants.journal import JournalWriter
+from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.streams.opening import load_stream
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+_log = logging.getLogger(__name__)
+
+FOLDER = ".runs"
+_READER = re.compile(r'\\?"reader\\?":\s*\\?"([A-Za-z0-9._-]+)\\?"')
+
+
+class PassingReaders:
+    """The readers of one run that end with it.
+
+    Args:
+        config: The pipeline.
+        run: Its run directory.
+    """
+
+    def __init__(self, config: PipelineConfig, run: Path) -> None:
+        self.log = config.log
+        kept = config.checkpoints is not None
+        passing = [name for name, query in config.queries.items() if not kept and query.checkpoint is None]
+        self._checkpoints = [config.checkpoint_of(name, run) for name in passing]
+        self._mark: Path | None = None
+        self._lock = -1
+
+    def begin(self) -> None:
+        """Leaves a mark, for the next run to find if this one is killed."""
+        if not self._checkpoints:
+            return
+        folder = self.log / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        self._mark = folder / f"{uuid.uuid4().hex}.json"
+        draft = self._mark.with_suffix(".draft")
+        self._lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # before others can see it
+        mark = {"host": socket.gethostname(), "checkpoints": self._checkpoints}
+        os.write(self._lock, json.dumps(mark).encode())
+        draft.replace(self._mark)
+
+    def end(self) -> None:
+        """Forgets the readers. Whose planner does not end is left to the next run."""
+        if self._mark is None:
+            return
+        try:
+            if _retire(self.log, self._checkpoints, None):
+                self._mark.unlink(missing_ok=True)
+        finally:
+            os.close(self._lock)
+            self._mark = None
+
+
+def forget_killed_runs(config: PipelineConfig) -> None:
+    """Forgets readers of runs that were killed on this host. A checkpoint that the pipeline names is kept."""
+    mine = {os.path.abspath(config.checkpoint_of(name, Path("."))) for name in config.queries}
+    for mark in sorted((config.log / FOLDER).glob("*.json")):
+        try:
+            _forget_killed(config.log, mark, mine)
+        except (OSError, ValueError, KeyError, PenstockError) as error:
+            _log.warning("readers of an earlier run (%s) are not forgotten: %s", mark, error)
+
+
+def _forget_killed(log: Path, mark: Path, mine: set[str]) -> None:
+    with mark.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # it is under way
+        left = json.load(file)
+        if left["host"] != socket.gethostname():
+            return  # a lock of another host may not be seen here
+        gone = [path for path in left["checkpoints"] if os.path.abspath(path) not in mine]
+        if _retire(log, gone, 0.0):
+            mark.unlink(missing_ok=True)
+
+
+def _readers_of(checkpoints: list[str]) -> Iterator[str]:
+    """The readers in Spark's offset logs."""
+    for checkpoint in checkpoints:
+        logged = [path for path in (Path(checkpoint) / "offsets").glob("*") if path.name.isdigit()]
+        if logged:
+            newest = max(logged, key=lambda path: int(path.name))
+            yield from dict.fromkeys(_READER.findall(newest.read_text()))
+
+
+def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
+    """Forgets the readers of some checkpoints; whether it could, for all of them."""
+    forgotten = [_retire_reader(log, reader, wait_s) for reader in _readers_of(checkpoints)]
+    return all(forgotten)
+
+
+def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
+    """Not before its planner has ended: that would register it again."""
+    for about in sorted(log.glob("*/stream.json")):
+        if not (about.parent / "readers" / f"{reader}.json").exists():
+            continue
+        try:
+            owned = JournalWriter(about.parent / "plans", reader, wait_s)
+        except InvalidInputError:
+            return False
+        try:
+            ReaderRegistry(load_stream(about.parent)).retire(reader)
+        finally:
+            owned.close()
+    return True

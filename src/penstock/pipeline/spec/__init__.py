@@ -1,0 +1,1 @@
+"""A pipeline file: streams, queries, sinks, views; and its checks."""

@@ -1,0 +1,208 @@
+"""Queries of a pipeline in CQL: over the pipeline's own streams, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from penstock.cql.analysis.estimating import estimated
+from penstock.cql.analysis.families import Family, families_of
+from penstock.cql.analysis.windowing import Mode, check_mode, default_mode, streams_read, tuple_by_tuple
+from penstock.cql.errors import CqlError
+from penstock.cql.meaning.catalog import Catalog, RelationDef, StreamDef
+from penstock.cql.meaning.plan import Query
+from penstock.cql.program import read_program
+from penstock.policies.quality.estimates import WITHOUT_CHANCES
+from penstock.vocabulary.schema import parse_type
+
+
+class Changing(Protocol):
+    """What makes a stream the changes of a relation."""
+
+    @property
+    def sign(self) -> str: ...
+
+    @property
+    def key(self) -> tuple[str, ...]: ...
+
+
+class Stream(Protocol):
+    """What a query must know of a stream."""
+
+    @property
+    def columns(self) -> Mapping[str, str] | None: ...
+
+    @property
+    def event_time(self) -> str | None: ...
+
+    @property
+    def changes(self) -> Changing | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Continuous:
+    """What a pipeline's key `cql` means.
+
+    Attributes:
+        query: The only query, or the first of a family.
+        family: Queries with names that differ in constants alone; one may be the only one.
+    """
+
+    query: Query
+    family: Family | None = None
+
+
+Streams = tuple[tuple[str, tuple[tuple[str, str], ...], str | None, tuple[str, ...] | None], ...]
+"""Name, columns, event time; of changes the column with their signs, and the keys."""
+Views = tuple[tuple[str, str], ...]
+
+
+def continuous(
+    text: str, streams: Mapping[str, Stream], views: Mapping[str, str] | None = None
+) -> Continuous:
+    """What a text means: one query, or a family of queries with names; views may come before them.
+
+    Args:
+        text: In CQL.
+        streams: The pipeline's.
+        views: The pipeline's, in CQL.
+
+    Raises:
+        CqlError: It means nothing, or more than one thing.
+    """
+    return _continuous(text, _known(streams), tuple((views or {}).items()))
+
+
+def catalog_of(streams: Mapping[str, Stream], views: Mapping[str, str]) -> Catalog:
+    """What a pipeline's queries can name.
+
+    Raises:
+        CqlError: A view means nothing.
+    """
+    return _catalog(_known(streams), tuple(views.items()))
+
+
+def _known(streams: Mapping[str, Stream]) -> Streams:
+    def changes(stream: Stream) -> tuple[str, ...] | None:
+        return None if stream.changes is None else (stream.changes.sign, *stream.changes.key)
+
+    return tuple(
+        (n, tuple(s.columns.items()), s.event_time, changes(s))
+        for n, s in streams.items()
+        if s.columns is not None
+    )
+
+
+def _catalog(streams: Streams, views: Views) -> Catalog:
+    catalog = Catalog()
+    for name, columns, event_time, changes in streams:
+        types = {column: parse_type(kind)[0] for column, kind in columns}
+        entry = StreamDef(name, types, timestamp=event_time)
+        if changes is not None:
+            entry = RelationDef(name, types, timestamp=event_time, sign=changes[0], keys=changes[1:])
+        catalog.add(entry)
+    for name, text in views:
+        add_view(catalog, name, text)
+    return catalog
+
+
+def add_view(catalog: Catalog, name: str, text: str) -> Query:
+    """Registers a view; returns what it means.
+
+    One that only drops and changes tuples is a stream, so that those who read it can give it windows.
+
+    Raises:
+        CqlError: It means nothing, or is more than one query.
+    """
+    names = set(catalog.names)
+    found = read_program(text, catalog).queries
+    if len(found) != 1 or found[0].name is not None or set(catalog.names) != names:
+        raise CqlError("a view is one query", f"view {name} with other statements", "SELECT ... FROM ...")
+    query, text = found[0].query, text.strip().rstrip(";")
+    if not query.plan.is_stream and _is_tuple_by_tuple(query):
+        text = f"ISTREAM({text})"
+    read_program(f"REGISTER VIEW {name} AS {text}", catalog)
+    return query
+
+
+def _is_tuple_by_tuple(query: Query) -> bool:
+    try:
+        tuple_by_tuple(query.plan)
+    except CqlError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)  # a pipeline asks several times, and a thousand queries take a second
+def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
+    catalog = _catalog(streams, views)
+    found = read_program(text, catalog).queries
+    if not found:
+        raise CqlError("cql has a query", "none", "SELECT ... FROM a stream")
+    others = {name for each in found for name in streams_read(each.query.plan)} - {
+        each[0] for each in streams
+    }
+    if others:
+        raise CqlError(
+            "a query of a pipeline reads the pipeline's streams",
+            ", ".join(sorted(others)),
+            "declare it under streams; a relation is a stream with `changes`",
+        )
+    if len(found) == 1 and found[0].name is None:
+        return Continuous(found[0].query)
+    queries = {written.name: written.query for written in found if written.name is not None}
+    if len(queries) < len(found):
+        raise CqlError(
+            "of several queries each has a name, by which its results are known",
+            f"{len(found) - len(queries)} without",
+            "REGISTER QUERY boiler AS SELECT ...",
+        )
+    families = families_of(queries)
+    if len(families) > 1:
+        first, other = (next(iter(family.members)) for family in families[:2])
+        raise CqlError(
+            "several queries of one key differ in constants alone, and are computed together",
+            f"{first} and {other}, which differ in more",
+            "make a key of `queries` for each shape; write 2.0 beside 2.5, and name columns with AS",
+        )
+    return Continuous(found[0].query, families[0])
+
+
+def answers_of(meant: Continuous, wanted: Mode | None) -> Mode:
+    """How answers are given: as it is wanted, or by windows where they have a slide and close.
+
+    Raises:
+        CqlError: They cannot be given so.
+    """
+    if meant.family is not None and wanted == "relation":
+        raise CqlError(
+            "queries with names are computed together, and give each window's result once",
+            "answers: relation",
+            "leave it out, or make a key of `queries` for each, without a name",
+        )
+    mode = wanted or ("windows" if meant.family is not None else default_mode(meant.query.plan))
+    check_mode(meant.query, mode, meant.family is not None)
+    return mode
+
+
+def check_estimates(meant: Continuous, mode: Mode, shedder: str | None) -> None:
+    """Refuses estimates that cannot be made.
+
+    Raises:
+        CqlError: The query, its answers or its class's shedder do not allow them.
+    """
+    if meant.family is not None or mode != "windows":
+        raise CqlError(
+            "estimates are by window, of a query by itself",
+            "a family" if meant.family is not None else f"answers: {mode}",
+            "leave them out, or make it a query of its own with [RANGE n SLIDE m]",
+        )
+    if shedder is not None and shedder in WITHOUT_CHANCES:
+        raise CqlError(
+            "an estimate needs a shedder that keeps rows with a known probability",
+            f"{shedder}: {WITHOUT_CHANCES[shedder]}",
+            "leave `shedder` out, choose random or cohort, or read the result's sic",
+        )
+    estimated(meant.query)

@@ -1,0 +1,63 @@
+"""Relative priority with a strict guarantee of quality (pham2016 6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from penstock.policies.capacity.base import ClassUse
+from penstock.policies.capacity.dilos import Dilos, Reserving
+
+
+@dataclass(frozen=True, slots=True)
+class Strict(Reserving):
+    """A higher class loses nothing, or no larger part than any lower one, whatever their loads.
+
+    DILoS promises that only to a higher class with no more load than the lower. Here, where a class would
+    keep a smaller part of its input than the next lower one, both are given the same part, which may pull in
+    their neighbours: pooling of adjacent violators, so no more capacity moves than the guarantee needs.
+    The guarantee goes before what classes lend and borrow at most.
+    """
+
+    name: ClassVar[str] = "strict"
+
+    def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
+        # whoever was pooled keeps no reserve any more, which is more to divide: the second time it is at rest
+        first = self._once(uses)
+        return self._once([replace(use, share=first[use.name]) for use in uses])
+
+    def _once(self, uses: Sequence[ClassUse]) -> dict[str, float]:
+        shares = dict(Dilos(self.reserve_fraction).redistribute(uses))
+
+        def kept(use: ClassUse) -> float:
+            return shares[use.name] / use.load
+
+        loaded = [use for use in uses if use.load > 0]
+        ordered = sorted(loaded, key=lambda use: (-use.priority, -kept(use), use.name))
+        pools: list[_Pool] = []
+        for use in ordered:
+            pool = _Pool([use], shares[use.name], use.load)
+            while pools and pools[-1].kept < min(1.0, pool.kept):
+                pool = pools.pop().joined(pool)
+            pools.append(pool)
+        for pool in pools:
+            if len(pool.uses) > 1:
+                shares.update({use.name: pool.share * use.load / pool.load for use in pool.uses})
+        return shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Classes that keep the same part of their input."""
+
+    uses: list[ClassUse]
+    share: float
+    load: float
+
+    @property
+    def kept(self) -> float:
+        return self.share / self.load
+
+    def joined(self, lower: _Pool) -> _Pool:
+        return _Pool([*self.uses, *lower.uses], self.share + lower.share, self.load + lower.load)

@@ -1,0 +1,1 @@
+"""Run directories: what a control plane decided, and the replay of it."""

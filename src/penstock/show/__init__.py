@@ -1,0 +1,1 @@
+"""Status and reports as tables."""

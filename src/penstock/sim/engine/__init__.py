@@ -1,0 +1,1 @@
+"""A simulated stream engine in virtual time: operators, queues, a processor."""

@@ -1,0 +1,1 @@
+"""What a simulated plant is given: query networks and arrivals."""

@@ -1,0 +1,61 @@
+"""Expressions of a plan as Spark SQL."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.cql.engine.run import ORDER
+from penstock.cql.language.nodes import WholeDiv
+from penstock.cql.meaning.expressions import place_of
+from penstock.cql.meaning.plan import Column
+from penstock.cql.meaning.types import KEPT
+
+TIME = "_time"
+"""The column with a tuple's instant, which has the watermark."""
+DRAWS = 1_000_000
+"""To so many different fractions KEPT is exact."""
+
+
+def spark_sql(node: exp.Expr, column: Column | None = None) -> str:
+    """An expression over a plan's columns as Spark's SQL has it, cast to the type of a column if given one.
+
+    A division by zero is NULL, where Spark's default is an error.
+    """
+    text: str = _spark(node).sql(dialect="spark")
+    return text if column is None else f"CAST({text} AS {column.type})"
+
+
+def _spark(node: exp.Expr) -> exp.Expr:
+    return node.transform(_as_spark, copy=True)
+
+
+def _as_spark(node: exp.Expr) -> exp.Expr:
+    # what is inside of a node that is replaced is not looked at again: so it is done first
+    if isinstance(node, exp.Anonymous) and str(node.this).upper() == KEPT:
+        place = place_of(node)
+        return _kept(0 if place is None else place.start, *(_spark(e).sql("spark") for e in node.expressions))
+    if isinstance(node, exp.Div):
+        floats = [exp.cast(_spark(side), "double") for side in (node.this, node.expression)]
+        return exp.Anonymous(this="try_divide", expressions=floats)
+    if isinstance(node, WholeDiv):
+        texts = [_spark(side).sql("spark") for side in (node.this, node.expression)]
+        return exp.Var(this=f"({texts[0]} div nullif({texts[1]}, 0L))")
+    if isinstance(node, exp.Cast):  # NULL for what no whole number is
+        return exp.TryCast(this=_spark(node.this), to=node.to.copy())
+    if isinstance(node, exp.Mod):
+        sides = [_spark(side) for side in (node.this, node.expression)]
+        return exp.Anonymous(this="try_mod", expressions=sides)
+    if isinstance(node, exp.Literal) and not node.is_string and not node.name.isdigit():
+        return exp.Var(this=f"{node.name}D")  # 0.1 would be a decimal
+    return node
+
+
+def _kept(salt: int, fraction: str, window_s: str | None = None) -> exp.Expr:
+    """A tuple's place in its stream decides, or its window: the same are kept when a batch is run again.
+
+    The salt tells the calls of a text apart: two drops of a half, one after the other, leave a quarter.
+    """
+    drawn = f"{TIME}, {ORDER}"
+    if window_s is not None:
+        drawn = f"unix_micros({TIME}) div CAST({window_s} * 1000000 AS BIGINT)"
+    return exp.Var(this=f"(pmod(xxhash64({drawn}, {salt}L), {DRAWS}L) < {fraction} * {DRAWS})")

@@ -1,0 +1,1 @@
+"""Beside a user's queries in the driver: `attach`, the agent, listeners."""

@@ -1,0 +1,307 @@
+"""The driver's side of the control plane: its process, and what only the driver can see of its queries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.config.flow import FlowConfig
+from penstock.control.decide.observing import ClassPlant
+from penstock.control.state.classes import govern
+from penstock.host.client import PREFIX, ControlClient, ControlSilentError
+from penstock.record.rundir import check_new
+from penstock.spark.driver.dropped import Dropped, ProgressListener
+from penstock.spark.driver.stages import StageListener
+from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
+from penstock.vocabulary.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark.driver.flow import Flow
+
+_log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+"""A control plane that starts this slowly is stuck; on a busy machine it takes a few seconds."""
+SILENT_S, PING_TIMEOUT_S, LEAST_PINGS = 10.0, 1.0, 5
+"""A control plane that lives but has not answered for so long, nor so many pings, is replaced."""
+LOOK_EVERY_S = 0.5
+TELL_TIMEOUT_S, REPORT_TIMEOUT_S = 0.2, 1.0
+"""So long Spark's events wait for an answer, and its reports on micro-batches: these have their own queue,
+and are told once."""
+LAST_REPORTS_MS = 2000
+"""So long the end waits for Spark's reports on the last micro-batches: they come from a queue."""
+
+
+def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
+    """The governed sources of a query or of a result, from the options in its analysed plan.
+
+    A DataFrame that is united with itself is one source to Spark, one that is joined with itself is two.
+    """
+    if isinstance(query, DataFrame):
+        leaves = query._jdf.queryExecution().analyzed().collectLeaves()
+    else:
+        leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
+    found = {}
+    for i in range(leaves.size()):
+        leaf = leaves.apply(i)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2":
+            text = leaf.extraOptions().get(FORMAT_NAME)
+            if text is not None:
+                found[text, leaf.output().toString()] = SourceOptions.from_option(text)
+    return list(found.values())
+
+
+def tokens_of(query: StreamingQuery) -> set[str]:
+    """Tokens of a query's governed sources."""
+    return {source.token for source in sources_of(query)}
+
+
+def closes_windows(query: StreamingQuery) -> bool:
+    """Whether answers wait for the watermark: an aggregate over event time, sent out once it is closed."""
+    execution = query._jsq.streamingQuery()
+    if str(execution.outputMode().toString()) != "Append":
+        return False
+    plan = str(execution.analyzedPlan().toString())
+    return "EventTimeWatermark" in plan and "Aggregate" in plan
+
+
+def _readers_of(query: StreamingQuery) -> list[str]:
+    """Readers of a query, from the offsets of its last batch; none before its first."""
+    offsets = query._jsq.streamingQuery().availableOffsets().values().toSeq()
+    found = [json.loads(offsets.apply(i).json()) for i in range(offsets.size())]
+    return [offset["reader"] for offset in found if isinstance(offset, dict) and FORMAT_NAME in offset]
+
+
+class Agent:
+    """A thread in the driver that looks after what needs it: triggers, windows, a control plane that died."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._known: set[str] = set()
+        self._tokens: dict[str, list[str]] = {}
+        """By run of a query that is governed, its tokens."""
+        self._told = True
+        """Whether the control plane knows what was changed since the start."""
+        # Spark calls the two from threads of their own
+        self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
+        self._other_line = ControlClient(flow.address, REPORT_TIMEOUT_S)
+        self._listeners = (
+            StageListener(flow.spark, self._last_stage),
+            ProgressListener(flow.spark, self._ended),
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Looks no more; what Spark reports is still passed on."""
+        self._stop.set()
+        self._thread.join(10)
+
+    def close(self) -> None:
+        """Listens no more, once the reports on what has ended are there."""
+        if (context := self._flow.spark.sparkContext._jsc) is not None:  # else Spark was stopped before
+            with suppress(Py4JError):  # another listener takes longer
+                context.sc().listenerBus().waitUntilEmpty(LAST_REPORTS_MS)
+        for listener in self._listeners:
+            listener.stop()
+        self._line.close()
+        self._other_line.close()
+
+    def _last_stage(self, run: str, batch: int | None) -> None:
+        """Tells that a batch has started its last stage; a control plane that is silent misses it."""
+        if tokens := self._tokens.get(run):
+            with suppress(PenstockError):
+                self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
+
+    def _ended(self, batch: int, rows: Dropped) -> None:
+        """Tells which grants a batch had, and what the watermark dropped of them."""
+        told = [[reader, grant, count] for (reader, grant), count in rows.items()]
+        with suppress(PenstockError):
+            self._other_line.request({"op": "dropped", "batch": batch, "rows": told})
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            try:
+                if self._flow.control is not None and self._flow.control.revive():
+                    self._known.clear()
+                    self._told = False
+                if not self._told:  # tried again when the first message only finds that the old line is dead
+                    self._flow.say_again()
+                    self._told = True
+                self._check_queries()
+            except PenstockError as error:
+                _log.warning("the control plane could not be reached: %s", error)
+            except Exception as error:  # Spark may be stopping under us; the next look tells
+                _log.debug("the agent's look failed: %r", error)
+
+    def _check_queries(self) -> None:
+        """Refuses what cannot be governed, and tells whose answers are windows."""
+        active = list(self._flow.spark.streams.active)
+        for gone in self._tokens.keys() - {query.runId for query in active}:
+            del self._tokens[gone]
+        for query in active:
+            if query.runId in self._known:
+                continue
+            tokens = self._flow.tokens & tokens_of(query)
+            if tokens:
+                self._tokens[query.runId] = sorted(tokens)
+            if tokens and closes_windows(query):
+                self._flow.request({"op": "windows", "tokens": sorted(tokens)})
+            refusal = _refusal(query)
+            if refusal is None or self._forbid(query, active, refusal):
+                self._known.add(query.runId)
+
+    def _forbid(self, query: StreamingQuery, active: list[StreamingQuery], refusal: dict[str, str]) -> bool:
+        """Lets the query's next question fail; returns whether its readers are known by which to do so."""
+        tokens = self._flow.tokens & tokens_of(query)
+        shared = [other for other in active if other.runId != query.runId and tokens & tokens_of(other)]
+        kind, names = ("reader", _readers_of(query)) if shared else ("token", sorted(tokens))
+        for name in names[:1]:  # one source that fails ends the query
+            self._flow.request({"op": "forbid", kind: name, **refusal})
+        return bool(names) or not tokens
+
+
+def _refusal(query: StreamingQuery) -> dict[str, str] | None:
+    trigger = str(query._jsq.streamingQuery().trigger().toString())
+    if trigger.startswith("ProcessingTimeTrigger(") and trigger != "ProcessingTimeTrigger(0)":
+        return {  # it would miss its turns
+            "rule": "a governed query has the default trigger",
+            "got": trigger,
+            "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
+        }
+    sources = [source for source in sources_of(query) if source.governed]
+    slots = {(source.query, source.slot) for source in sources if source.slot}
+    of_one = len({name for name, _ in slots}) == 1 and len(slots) == len(sources)
+    if len(sources) > 1 and not of_one:
+        return {  # each would wait for the other's turn inside one micro-batch
+            "rule": "a query with several governed sources takes its readers from one flow.query",
+            "got": " and ".join(sorted(Path(source.stream).name for source in sources)),
+            "hint": "readers = flow.query(name, cls=...); readers.read_stream(...) for each",
+        }
+    return None
+
+
+def _check(config: FlowConfig) -> None:
+    """What the process would refuse is said here: its own message would be lost among Spark's."""
+    for name, cls in config.classes.items():
+        govern(name, cls, ClassPlant(cls.query_class(name), 0.0), None, config.dry_run, config.seed)
+    if config.run is not None:
+        check_new(config.run)
+
+
+class ControlProcess:
+    """A control plane as a child process; it ends when its standard input does."""
+
+    def __init__(self, config: FlowConfig) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
+        self.address = f"{PREFIX}{self._folder.name}/control"
+        self._start = {
+            "address": self.address,
+            "config": config.to_json(),
+            "memory": f"{self._folder.name}/costs.json",
+            "run": None if config.run is None else str(config.run),
+            "record": {"kind": "spark", "flow": json.loads(config.to_json())},
+        }
+        self._spawned = 0
+        self._pings = ControlClient(self.address, PING_TIMEOUT_S)
+        self._silent_since_s: float | None = None
+        self._unanswered = 0
+        _check(config)
+        self._process = self._spawn()
+
+    def _message(self) -> dict[str, Any]:
+        """What the process is told; one that replaces a dead one records beside it."""
+        self._spawned += 1
+        run = self._start["run"]
+        return (
+            self._start
+            if run is None or self._spawned == 1
+            else {**self._start, "run": f"{run}-{self._spawned}"}
+        )
+
+    def revive(self) -> bool:
+        """Starts another process if this one is dead, or does not answer; returns whether it did."""
+        if self._process.poll() is not None:
+            _log.warning("the control plane ended with %s; starting another", self._process.returncode)
+        elif self._is_stuck():
+            _log.warning("the control plane has not answered for %g s; starting another", SILENT_S)
+            self._process.kill()
+            self._process.wait()
+        else:
+            return False
+        self._pings.close()
+        self._silent_since_s, self._unanswered = None, 0
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process = self._spawn()
+        return True
+
+    def _is_stuck(self) -> bool:
+        """Whether the process lives and answers nobody. Queries would go on ungoverned for ever."""
+        asked_s = time.monotonic()
+        try:
+            self._pings.request({"op": "ping"})
+        except ControlSilentError:
+            self._unanswered += 1
+            self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
+            # a driver that was itself stopped for long has not heard of answers either: hence the number
+            silent_s = time.monotonic() - self._silent_since_s
+            return silent_s >= SILENT_S and self._unanswered >= LEAST_PINGS
+        self._silent_since_s, self._unanswered = None, 0
+        return False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.host.server"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._message()).encode() + b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        client = ControlClient(self.address)
+        while True:
+            try:
+                client.request({"op": "status"})
+                client.close()
+                return process
+            except ControlSilentError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    code = process.poll()
+                    process.kill()  # one that comes up later would serve nobody
+                    raise PenstockError(
+                        f"the control plane starts; got exit code {code}; hint: see its message"
+                    ) from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ends it and waits until its run directory is closed."""
+        self._pings.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()

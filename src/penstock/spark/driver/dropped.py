@@ -1,0 +1,251 @@
+"""Rows that Spark's watermark drops as late: how many of a micro-batch's, from its progress and from the log.
+
+Spark's own figure, `numRowsDroppedByWatermark`, is of rows where an operator gets rows (joins, DISTINCT,
+Python's state). Aggregates add rows up before they look at the watermark: there it is of groups, whatever
+they hold. So it only says *that* something was dropped. How much is counted in the log, by the event time of
+the grant's rows: of a query whose watermarks are columns of its streams, and whose windows are of one kind.
+Of others the figure itself is taken, a row for each: at least so many.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.grants.offset import Offset
+from penstock.spark.driver.lateness import LateRule, lost_of_grant
+from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
+from penstock.streams.descriptor import read_about
+from penstock.streams.opening import open_stream
+
+_log = logging.getLogger(__name__)
+
+Dropped = dict[tuple[str, int], float]
+"""Rows by reader and number of its grant."""
+
+AGGREGATES = "statestoresave"
+"""In the names of the operators that drop groups."""
+NEARLY = 0.9
+"""What is counted from a part of the segments may be so much less than it is."""
+WINDOW = re.compile(r"- (-?\d+)\) % (\d+)\)")
+"""In the expression of a window's start: where windows start, and their slide, in microseconds."""
+LENGTH = re.compile(r"\+ (\d+)\), LongType, Timestamp")
+"""In that of its end: how long it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """What a query's plan says of event time.
+
+    Attributes:
+        rules: By a stream's id, when its rows are late.
+        places: By a stream's id, where it is.
+    """
+
+    rules: Mapping[str, LateRule]
+    places: Mapping[str, str]
+
+
+class ProgressListener:
+    """Listens to Spark's reports of micro-batches: two calls and a text of some kilobytes for each.
+
+    Args:
+        spark: The session.
+        ended: Called with the number of a micro-batch and, for each of its grants, the rows of it that were
+            dropped, also if there are none: nobody else knows which grants a micro-batch has.
+    """
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+    def __init__(self, spark: SparkSession, ended: Callable[[int, Dropped], None]) -> None:
+        self._spark, self._ended = spark, ended
+        self._watermarks: dict[str, int | None] = {}
+        """By run, the watermark of its last micro-batch."""
+        self._times: dict[str, EventTimes | None] = {}
+        """By run of which rows were dropped, what its plan says."""
+        context = spark.sparkContext
+        assert context._jvm is not None
+        ensure_callback_server_started(context._gateway)
+        wrapper = context._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+        self._as_java = wrapper(self)
+        spark.streams._jsqm.addListener(self._as_java)
+
+    def stop(self) -> None:
+        self._spark.streams._jsqm.removeListener(self._as_java)
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do; the query waits for it."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        run = str(event.runId().toString())
+        self._watermarks.pop(run, None)
+        self._times.pop(run, None)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        try:
+            self._look(json.loads(event.progress().json()))
+        except Exception as error:  # Spark may be stopping under us; the books only lack this batch's loss
+            _log.debug("a micro-batch's progress could not be read: %r", error)
+
+    def _look(self, progress: Mapping[str, Any]) -> None:
+        run = progress["runId"]
+        # what is late is decided by the watermark of the micro-batch before
+        watermark_us = self._watermarks.get(run)
+        self._watermarks[run] = watermark_of(progress)
+        rows = {(offset.reader, offset.grant): 0.0 for offset, _ in _grants(progress)}
+        if not rows:
+            return
+        try:
+            if dropped_in(progress) > 0:
+                rows |= dropped_rows(progress, self._times_of(progress), watermark_us)
+        finally:
+            self._ended(progress["batchId"], rows)
+
+    def _times_of(self, progress: Mapping[str, Any]) -> EventTimes | None:
+        run = progress["runId"]
+        if run not in self._times:
+            query = self._spark.streams.get(progress["id"])
+            self._times[run] = None if query is None else event_times_of(query)
+        return self._times[run]
+
+
+# -- progress ---------------------------------------------------------------------------------------
+
+
+def dropped_in(progress: Mapping[str, Any], rows_alone: bool = False) -> int:
+    """What Spark's operators say that they dropped; on demand without those that drop groups."""
+    return sum(
+        operator["numRowsDroppedByWatermark"]
+        for operator in progress["stateOperators"]
+        if not (rows_alone and AGGREGATES in operator["operatorName"].lower())
+    )
+
+
+def watermark_of(progress: Mapping[str, Any]) -> int | None:
+    """A micro-batch's watermark in microseconds; `None` without one."""
+    text = progress.get("eventTime", {}).get("watermark")
+    return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1e6)
+
+
+def dropped_rows(progress: Mapping[str, Any], times: EventTimes | None, watermark_us: int | None) -> Dropped:
+    """How many rows of each reader a micro-batch dropped.
+
+    Args:
+        progress: Spark's report of it.
+        times: From the query's plan; `None` if it does not say when rows are late.
+        watermark_us: By which they were.
+    """
+    grants = list(_grants(progress))
+    if times is not None and watermark_us is not None and all(o.stream in times.rules for o, _ in grants):
+        counted = {
+            (offset.reader, offset.grant): lost_of_grant(
+                open_stream(times.places[offset.stream]), offset, times.rules[offset.stream], watermark_us
+            )
+            for offset, _ in grants
+        }
+        found = sum(counted.values())
+        # Spark may say that rows were dropped which are not late here: an operator before the windows did it
+        if found and found >= NEARLY * dropped_in(progress, rows_alone=True):
+            return {key: rows for key, rows in counted.items() if rows}
+    read = progress["numInputRows"]
+    part = min(1.0, dropped_in(progress) / read) if read else 0.0
+    return {(offset.reader, offset.grant): part * rows for offset, rows in grants if part * rows}
+
+
+def _grants(progress: Mapping[str, Any]) -> Iterator[tuple[Offset, int]]:
+    """The governed sources' grants in a micro-batch, and the rows that each admitted.
+
+    Spark's own count of a source's rows has those twice that are scanned for two branches of a plan.
+    """
+    for source in progress["sources"]:
+        start, end = _offset(source["startOffset"]), _offset(source["endOffset"])
+        if isinstance(end, dict) and FORMAT_NAME in end and end != start:
+            before = Offset.from_json(start).books.admitted if isinstance(start, dict) else 0
+            offset = Offset.from_json(end)
+            yield offset, offset.books.admitted - before
+
+
+def _offset(found: Any) -> Any:
+    return json.loads(found) if isinstance(found, str) else found
+
+
+# -- plans ------------------------------------------------------------------------------------------
+
+
+def event_times_of(query: StreamingQuery) -> EventTimes | None:
+    """When rows of a query's streams are late, from its analysed plan; `None` if that does not say."""
+    nodes = list(_nodes(query._jsq.streamingQuery().analyzedPlan()))
+    columns, alias, watermarks, texts = {}, {}, [], set()
+    for node in nodes:
+        kind = node.getClass().getSimpleName()
+        if kind == "StreamingRelationV2":
+            text = node.extraOptions().get(FORMAT_NAME)
+            for attribute in _each(node.output()):
+                columns[attribute.exprId().id()] = text, attribute.name()
+        elif kind == "EventTimeWatermark":
+            watermarks.append(node.eventTime().exprId().id())
+        for expression in _each(node.expressions()):
+            if expression.getClass().getSimpleName() == "Alias":
+                alias[expression.exprId().id()] = expression.child()
+            texts.add(str(expression.toString()))
+    window = window_of(texts)
+    rules: dict[str, LateRule] = {}
+    places: dict[str, str] = {}
+    for number in watermarks:
+        at = number
+        while at in alias and alias[at].getClass().getSimpleName() == "AttributeReference":
+            at = alias[at].exprId().id()
+        option, column = columns.get(at, (None, ""))
+        if option is None or window is None:
+            return None
+        place = SourceOptions.from_option(option).stream
+        stream = str(read_about(Path(place)).get("id", ""))
+        rule = LateRule(column, *window)
+        if rules.setdefault(stream, rule) != rule:
+            return None
+        places[stream] = place
+    return EventTimes(rules, places)
+
+
+def window_of(texts: set[str]) -> tuple[int, int, int] | None:
+    """Length, slide and start of the only kind of windows in some expressions; zeros if there is none.
+
+    `None` if they are of several kinds, or go by sessions.
+    """
+    found = set()
+    for text in texts:
+        if "session_window" in text:
+            return None
+        if "precisetimestampconversion" in text:
+            starts, lengths = set(WINDOW.findall(text)), set(LENGTH.findall(text))
+            if len(starts) != 1 or len(lengths) != 1:
+                return None
+            ((start, slide),), (length,) = starts, lengths
+            found.add((int(length), int(slide), int(start)))
+    if len(found) > 1:
+        return None
+    return found.pop() if found else (0, 0, 0)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(i) for i in range(sequence.size()))

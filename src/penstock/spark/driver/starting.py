@@ -1,0 +1,162 @@
+"""Queries are started one after the other, each once the one before has asked for rows.
+
+Spark gives the Python process of a query's source ten seconds to connect, which no setting changes. Started
+together, or beside others that run, the processes share the cores, are late, and their queries end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.host.client import ControlClient
+from penstock.spark.driver.agent import sources_of
+from penstock.vocabulary.errors import PenstockError
+
+LATE = "Python worker failed to connect back"
+"""What Spark says when it gives up."""
+START_TRIES = 4
+FIRST_PAUSE_S = 1.0
+"""Before the second try; before each further one twice as long."""
+ASK_TIMEOUT_S = 180.0
+"""Only something broken takes so long."""
+LOOK_EVERY_S = 0.05
+
+Condition = Callable[[], bool]
+
+
+def start_in_turn(
+    start: Callable[[], StreamingQuery],
+    tell: Callable[[str], None] | None = None,
+    *,
+    asks: Callable[[StreamingQuery], Condition] | None = None,
+    forget: Callable[[StreamingQuery], None] | None = None,
+    timer: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> StreamingQuery:
+    """Starts a query and waits until it has asked for rows: then the next one may be started.
+
+    A query whose Python process was too late for Spark is started again, after a pause.
+
+    Args:
+        start: Starts it, each time it is called.
+        tell: Gets a line for people where it is started again.
+        asks: Of a query, whether it has asked.
+        forget: Undoes what a start has left that Spark gave up on.
+        timer: Seconds that never go back.
+        pause: Waits.
+
+    Returns:
+        The query. It has asked, or it has ended; `exception()` says why.
+
+    Raises:
+        PenstockError: It neither asks nor ends.
+    """
+    for tried in range(1, START_TRIES + 1):
+        query = start()
+        await_question(query, ASK_TIMEOUT_S, asks, timer, pause)
+        if tried == START_TRIES or not was_late(query):
+            break
+        if tell is not None:
+            tell(
+                f"query {query.name}: its Python process did not connect within Spark's 10 s; "
+                f"starting it again, {tried + 1} of {START_TRIES}"
+            )
+        (forget or _forget)(query)
+        pause(FIRST_PAUSE_S * 2 ** (tried - 1))
+    return query
+
+
+def was_late(query: StreamingQuery) -> bool:
+    """Whether Spark gave up on a query before its first batch, as its Python process had not connected."""
+    return not query.isActive and query.lastProgress is None and LATE in str(query.exception())
+
+
+def too_late(name: str) -> str:
+    """What to say of such a query."""
+    return (
+        f"the Python process of query {name} connects within Spark's 10 s; got {START_TRIES} tries in which "
+        "it did not; hint: is the machine too busy, or PYSPARK_PYTHON a Python without pyarrow?"
+    )
+
+
+def await_question(
+    query: StreamingQuery,
+    timeout_s: float,
+    asks: Callable[[StreamingQuery], Condition] | None = None,
+    timer: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until a query has asked for rows, or has ended.
+
+    Raises:
+        PenstockError: It does neither in time.
+    """
+    asked, deadline_s = (asks or has_asked)(query), timer() + timeout_s
+    while query.isActive and not asked():
+        if timer() >= deadline_s:
+            raise PenstockError(
+                f"query {query.name} asks for rows within {timeout_s:g} s; got {query.status['message']}; "
+                "hint: try it alone, or in a plain Spark session"
+            )
+        pause(LOOK_EVERY_S)
+
+
+def has_asked(query: StreamingQuery) -> Condition:
+    """Tells whether a query has asked for rows, at least once.
+
+    Of a governed query its control plane knows. If that is silent, and of other queries, Spark has to do.
+    """
+    execution = query._jsq.streamingQuery()
+    governed = {source.token: source.address for source in sources_of(query) if source.governed}
+
+    def asked() -> bool:
+        if str(execution.state().get().toString()) == "INITIALIZING":
+            return False  # its sources' Python processes are only starting
+        if governed:
+            return all(_joined(address, token) for token, address in governed.items())
+        message = query.status["message"]
+        return query.lastProgress is not None or not message.startswith(("Initializing", "Getting offsets"))
+
+    return asked
+
+
+def not_ready(status: Mapping[str, Any], wanted: Mapping[str, int], new: Collection[str]) -> list[str]:
+    """Queries that do not ask for rows yet.
+
+    Args:
+        status: Of the driver's own queries, see `own_status`.
+        wanted: By query, how many sources it has.
+        new: Queries that begin with an empty batch, which must be over.
+    """
+    readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
+    for query in (query for cls in status["classes"].values() for query in cls["queries"].values()):
+        if (name := query["name"]) in wanted:
+            readers[name] += len(query["readers"])
+            idle[name] &= not query["running"] and (query["batches"] > 0 or name not in new)
+    return sorted(name for name in wanted if readers[name] < wanted[name] or not idle[name])
+
+
+def _joined(address: str, token: str) -> bool:
+    """Whether a control plane knows a reader: it does from its first question on."""
+    client = ControlClient(address)
+    try:
+        return token in client.request({"op": "joined"})["joined"]
+    except PenstockError:
+        return True  # the source goes on by itself
+    finally:
+        client.close()
+
+
+def _forget(query: StreamingQuery) -> None:
+    """Removes an empty folder of offsets, which a sink that cannot go on would take for those of batches."""
+    root = urlsplit(str(query._jsq.streamingQuery().resolvedCheckpointRoot()))
+    if root.scheme in ("", "file"):
+        with suppress(OSError):
+            (Path(unquote(root.path)) / "offsets").rmdir()

@@ -1,0 +1,502 @@
+"""The governed source: a Python data source whose every offset is a grant of the control plane.
+
+`latestOffset`, `partitions` and `commit` run in a planner process on the driver's host, one a source;
+`read` runs on the executors. Nothing here decides: it asks, writes the answer down, and carries it out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.grants.journal import JournalWriter
+from penstock.grants.offset import Books, Offset, Positions, limited
+from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.sampling_units import Drawn, drawn_by, drawn_column
+from penstock.grants.selection import (
+    Piece,
+    Range,
+    Selection,
+    evened,
+    grant_books,
+    read_range,
+    select,
+    share_out,
+)
+from penstock.grants.sic import row_sic
+from penstock.lanes.progress import LaneStore
+from penstock.policies.quality.sic import STW_S
+from penstock.spark.source.link import Asking, Beside, Given
+from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
+from penstock.streams.descriptor import read_about
+from penstock.streams.embedded.writer import key_buckets
+from penstock.streams.marks import check_marks, marks_at
+from penstock.streams.opening import open_stream
+from penstock.streams.protocol import DRAWN, StreamLog
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+_log = logging.getLogger(__name__)
+
+FORMAT_NAME = "penstock"
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+LEAST_TASK_ROWS = 20_000
+"""Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
+PROGRESS_EVERY_S = 1.0
+ORPHANED_S = 1.0
+"""How often a planner looks whether its driver lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What `flow.read_stream` tells a source; strings on the way, as Spark's options are.
+
+    Attributes:
+        stream: The stream's directory, for the planner.
+        read_from: Where executors read it: the same directory, or a Flight address.
+        query: The query's name; readers of one query share their micro-batches.
+        cls: Its class.
+        address: Of the control plane; empty for a source that nobody governs.
+        metadata: Metadata columns, in order.
+        tasks: Most tasks that read one batch.
+        max_rows: Of an ungoverned batch; 0 for all there is.
+        total_rows: After which an ungoverned source ends; 0 for never.
+        fail_open_after_s: Silence after which it goes on by itself.
+        poison_after: Failures after which a grant is set aside; 0 for never.
+        shed_lane: Whether what is shed stays in the log.
+        starting: "earliest" or "latest".
+        slot: Which of its query's readers it is; empty for a reader that is a query of its own.
+        token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
+        driver: Of the flow: which Spark application it is.
+        stw_s: The source time window, by which rows have their SIC.
+        beside: The query in whose micro-batches all that is there is read, governed by nobody; or empty.
+    """
+
+    stream: str
+    read_from: str
+    query: str = ""
+    cls: str = ""
+    address: str = ""
+    metadata: tuple[str, ...] = ()
+    tasks: int = 1
+    max_rows: int = 0
+    total_rows: int = 0
+    fail_open_after_s: float = 5.0
+    poison_after: int = 0
+    shed_lane: bool = False
+    starting: str = "earliest"
+    slot: str = ""
+    token: str = ""
+    driver: str = ""
+    stw_s: float = STW_S
+    beside: str = ""
+
+    @property
+    def governed(self) -> bool:
+        """Whether it asks for grants."""
+        return bool(self.address) and not self.beside
+
+    def to_option(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_option(cls, text: str) -> SourceOptions:
+        values = json.loads(text)
+        return cls(**{**values, "metadata": tuple(values["metadata"])})
+
+
+class PenstockSource(DataSource):
+    """`spark.readStream.format("penstock")`; made by `flow.read_stream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.from_option(self.options["penstock"])
+
+    def schema(self) -> StructType:
+        options = self._options()
+        return spark_schema(open_stream(options.stream).user_schema, options.metadata)
+
+    def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
+        if _is_planner():
+            sys.excepthook = _quiet_end  # this process belongs to this source alone
+            threading.Thread(target=_end_with_driver, args=(os.getppid(),), daemon=True).start()
+        return PenstockStreamReader(self._options())
+
+
+@dataclass
+class ReadTask(InputPartition):
+    """What one task reads of a grant."""
+
+    stream: str
+    plan: Plan
+    ranges: list[Range]
+    metadata: tuple[str, ...]
+    weight: float | None
+    sic: float
+    kept: float = 1.0
+    drawn: Drawn | None = None
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Asks before every micro-batch, and reads what it was given."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._planner: _Planner | None = None
+
+    def _plan(self) -> _Planner:
+        if self._planner is None:
+            self._planner = _Planner(self.options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._plan().initial().to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._plan().stop_at_present_end()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(sys.maxsize)  # so that what Trigger.Once asks for can be told from it
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        if self.options.address and isinstance(limit, ReadAllAvailable):
+            raise InvalidInputError(  # it asks once: when it is not its turn it would end with nothing done
+                "a governed query has the default trigger", "Trigger.Once", "use .trigger(availableNow=True)"
+            )
+        offset = self._plan().next(Offset.from_json(start))
+        return start if offset is None else offset.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._plan().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        # the end alone says what is read; the start may be missing, or of a source that was here before
+        before = Offset.from_json(start) if FORMAT_NAME in start else None
+        return self._plan().tasks(Offset.from_json(end), before)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ReadTask)
+        return read_task(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._plan().progress(Offset.from_json(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of a useful size."""
+    log = open_stream(task.stream)
+    return coalesced(
+        with_metadata(
+            piece, task.metadata, task.weight, task.sic, task.kept, _drawing(task, log, stretch.partition)
+        )
+        for stretch in task.ranges
+        for piece in _pieces(log, task.plan, stretch)
+    )
+
+
+def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece], pa.Array] | None:
+    """Tells how rows were drawn, where that is asked for."""
+    drawn = task.drawn
+    if drawn is None:
+        return None
+
+    def column(piece: Piece) -> pa.Array:
+        by_key = drawn.buckets is not None and log.key_column is not None
+        buckets = key_buckets(piece.rows.column(log.key_column), log.key_buckets) if by_key else None
+        return drawn_column(drawn, partition, piece, buckets)
+
+    return column
+
+
+def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
+    """The rows of a range; an error says where it is in the log."""
+    at = stretch.first
+    try:
+        for piece in read_range(log, plan, stretch):
+            yield piece
+            at = int(piece.positions[-1]) + 1
+    except PenstockError as error:
+        where = f"stream {log.name}, partition {stretch.partition}, from position {at}"
+        raise PenstockError(f"{where}: {error}") from error
+
+
+def _is_planner() -> bool:
+    """Whether Spark has started this process for the planning of one source."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == PLANNER
+
+
+def _end_with_driver(driver: int) -> None:
+    """Ends a planner whose driver was killed: it would own the plan journal, which the next one needs."""
+    while os.getppid() == driver:
+        time.sleep(ORPHANED_S)
+    os._exit(1)
+
+
+def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Stopping a query resets the socket of its planner, which Spark's runner reports as a traceback."""
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)
+
+
+class _Planner:
+    """The planning side of a reader: the log's headers, the journal, and the line to the control plane."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.log: StreamLog = open_stream(options.stream)
+        self._stream = str(read_about(Path(options.stream)).get("id", ""))
+        self._asking = Asking(options) if options.governed else None
+        self._beside = Beside(options) if options.beside else None
+        self._journal: JournalWriter | None = None
+        self._until: dict[int, int] | None = None
+        self._told_s: float | None = None
+        """When the reader registry was told how far the query is; `None` before this process did."""
+        self._shown: Offset | None = None
+        self._selected: tuple[Offset, list[int], list[Selection]] | None = None
+        """The grant that was proposed last, and what it opens."""
+        self._attempt: tuple[int, int] | None = None
+        """The grant that Spark planned last, and for which time."""
+
+    def initial(self) -> Offset:
+        at_end = self.options.starting == "latest"
+        positions = {p: self.log.end(p) if at_end else self.log.start(p) for p in range(self.log.partitions)}
+        reader = f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}"
+        return Offset.initial(reader, positions, self._stream, marks_at(self.log, positions))
+
+    def _check_stream(self, offset: Offset) -> None:
+        """Positions mean nothing in another stream, nor in one that lost its last rows: those that came since
+        would be skipped, or read as others."""
+        if offset.stream and self._stream and offset.stream != self._stream:
+            raise InvalidInputError(
+                "a checkpoint goes on with the stream it was begun on",
+                f"another one at {self.options.stream}, created since or named instead",
+                "use a new checkpointLocation, or put the stream back",
+            )
+        check_marks(self.log, offset.end, offset.marks)
+
+    def stop_at_present_end(self) -> None:
+        self._until = self._ends()
+
+    def _ends(self) -> dict[int, int]:
+        return {p: self.log.end(p) for p in range(self.log.partitions)}
+
+    def report(self) -> dict[str, Any] | None:
+        """The log's true end, so that Spark's own page shows the backlog."""
+        if self._shown is None:
+            return None
+        return replace(self._shown, end=self._ends(), marks={}).to_json()
+
+    def next(self, start: Offset) -> Offset | None:
+        """The offset after the next grant; `None` for nothing new."""
+        self._check_stream(start)
+        self._shown = start
+        self._journal_of(start)  # before anybody hears of it: another query may own the reader
+        self.progress(start)
+        if self._until is not None:
+            return self._next_available_now(start)
+        if self._asking is not None:
+            given = self._asking.ask(start, self._ends())
+        else:
+            given = self._take_all(start) if self._beside is None or self._beside.granted() else None
+        return None if given is None else self._propose(start, given)
+
+    def _next_available_now(self, start: Offset) -> Offset | None:
+        """Waits for its turn: "nothing new" would end the query before it is at the log's first end."""
+        assert self._until is not None
+        asking = self._asking
+        while any(position > start.end.get(p, 0) for p, position in self._until.items()):
+            given = self._take_all(start) if asking is None else asking.ask(start, self._until, take_all=True)
+            if given is not None:
+                return self._propose(start, replace(given, end=_at_most(given.end, start.end, self._until)))
+            if asking is not None and not asking.leads:
+                return None  # the reader that leads has a batch without it, or waits for one
+        if asking is None:
+            return None
+        asking.finish(start)
+        if start.grant == 0 or start.tick:
+            return None
+        # as Spark's own empty batch at the end, which is off while governed: it closes the last windows
+        return self._propose(start, Given(start.end, {}, KEEP_ALL))
+
+    def _take_all(self, start: Offset) -> Given | None:
+        """What an ungoverned source takes: everything, or its row limit."""
+        ends = self._ends() if self._until is None else self._until
+        rows = self.options.max_rows or None
+        if self.options.total_rows:
+            left = max(0, self.options.total_rows - start.books.offered)
+            rows = left if rows is None else min(rows, left)
+        given = limited(start.end, ends, rows)
+        return None if given == dict(start.end) else Given(given, {}, KEEP_ALL)
+
+    def _propose(self, start: Offset, given: Given) -> Offset:
+        draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
+        sic = row_sic(self.log, draft.end, round(self.options.stw_s * 1e6), given.sources)
+        marks = marks_at(self.log, draft.end)
+        draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks)
+        selections = select(self.log, draft)
+        books = grant_books(self.log, draft, selections)
+        journal = self._journal_of(start)
+        poison = journal.poison_rows(start.grant)
+        corrected = start.books.plus(_not_processed(journal, start.grant))
+        offset = replace(draft, books=corrected.plus(books)).follows(start, poison > 0, books.admitted)
+        self._selected = offset, self._starts(), selections
+        journal.proposed(offset)
+        if self.options.shed_lane and books.shed:
+            self._pin(start.reader, start.end)
+        self._cut(journal, start.reader)
+        return offset
+
+    def _cut(self, journal: JournalWriter, reader: str) -> None:
+        """Now and then forgets grants that nobody needs; a journal that cannot be cut only grows."""
+        try:
+            if journal.is_long:
+                journal.cut(LaneStore(self.options.stream, reader).needed())
+        except (OSError, ValueError, KeyError, PenstockError) as error:
+            _log.warning("query %s: plan journal %s is not cut: %s", self.options.query, journal.path, error)
+
+    def tasks(self, offset: Offset, start: Offset | None = None) -> list[InputPartition]:
+        """The read tasks of a batch that Spark has logged.
+
+        Args:
+            offset: Where the batch ends.
+            start: The offset before, where it is known.
+        """
+        self._check_stream(offset)
+        journal = self._journal_of(offset)
+        if self._told_s is None:
+            self._tell(offset.reader, offset.start)  # before anything else of it is trimmed
+        selections = self._selections(offset)
+        admitted = sum(int(s.kept.sum()) for s in selections)
+        self._count_lost(journal, offset, start, admitted)
+        if self._attempt is None or self._attempt[0] != offset.grant:
+            # Spark plans a batch once for each branch that reads it: only another process is another attempt
+            self._attempt = offset.grant, journal.planned(offset)
+        set_aside = 0 < self.options.poison_after < self._attempt[1]
+        if self._asking is not None:
+            self._asking.planned(offset, admitted, set_aside)
+        if set_aside:
+            self._say_set_aside(offset, admitted)
+            journal.set_aside(offset, admitted)
+            if self.options.shed_lane:
+                self._pin(offset.reader, offset.start)
+            return []
+        shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
+        keep = offset.plan.keep_probability(self.log.key_buckets)
+        weight = 1.0 / keep if keep else None
+        drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
+        kept = admitted / max(1, offset.stood_for)
+        place, metadata = self.options.read_from, self.options.metadata
+        return [
+            ReadTask(place, offset.plan, share, metadata, weight, offset.sic, kept, drawn) for share in shares
+        ]
+
+    def _count_lost(
+        self, journal: JournalWriter, offset: Offset, start: Offset | None, admitted: int
+    ) -> None:
+        """Rows that a grant admits and that are trimmed by now are not processed: they count as expired."""
+        firsts = {p: max(offset.start.get(p, 0), offset.late.get(p, 0)) for p in offset.end}
+        gone = {
+            p: (first, min(self.log.start(p), offset.end[p]))
+            for p, first in firsts.items()
+            if first < offset.end[p] and first < self.log.start(p)
+        }
+        if not gone or start is None or start.grant != offset.grant - 1:
+            return
+        before = start.books.plus(_not_processed(journal, start.grant))
+        lost = offset.books.admitted - before.admitted - admitted
+        if lost > 0:
+            journal.lost(offset, lost)
+            _log.warning(
+                "query %s: stream %s: %d admitted rows were trimmed before the batch that was to read them "
+                "ran, positions by partition %s; they count as expired from the next grant on",
+                *(self.options.query, self.log.name, lost),
+                ", ".join(f"{p}: {first} to {end}" for p, (first, end) in gone.items()),
+            )
+
+    def _say_set_aside(self, offset: Offset, rows: int) -> None:
+        where = ", ".join(f"{p}: {offset.start.get(p, 0)} to {end}" for p, end in offset.end.items())
+        _log.warning(
+            "query %s: a batch of %d rows failed %d times and is set aside; stream %s, positions by "
+            "partition %s; they count as poison%s",
+            self.options.query,
+            rows,
+            self.options.poison_after,
+            self.log.name,
+            where,
+            ", and penstock backfill can run them later" if self.options.shed_lane else "",
+        )
+
+    def _selections(self, offset: Offset) -> list[Selection]:
+        """What a grant opens: known since it was proposed, but for older ones and rows that are gone."""
+        if self._selected is not None and self._selected[:2] == (offset, self._starts()):
+            return self._selected[2]
+        return select(self.log, offset)
+
+    def _starts(self) -> list[int]:
+        return [self.log.start(p) for p in range(self.log.partitions)]
+
+    def progress(self, offset: Offset) -> None:
+        """Tells the reader registry how far the query is, not more than once a second."""
+        self._tell(offset.reader, offset.end)
+
+    def _tell(self, reader: str, positions: Positions) -> None:
+        """The first time in a process progress may go back: the checkpoint may have been put back."""
+        if self._told_s is None or time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
+            ReaderRegistry(self.log).advance(reader, positions, back=self._told_s is None)
+            self._told_s = time.monotonic()
+
+    def _pin(self, reader: str, first: Positions) -> None:
+        """Keeps the log from being trimmed from here on: something of it is in the shed lane."""
+        ReaderRegistry(self.log).pin(reader, first)
+
+    def _journal_of(self, offset: Offset) -> JournalWriter:
+        if self._journal is None:
+            self._journal = JournalWriter(Path(self.options.stream) / "plans", offset.reader)
+        return self._journal
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+        if self._beside is not None:
+            self._beside.close()
+        if self._journal is not None:
+            self._journal.close()
+
+
+def _not_processed(journal: JournalWriter, grant: int) -> Books:
+    """What the books of a recent grant have to be corrected by: its batch did not have all rows it admits."""
+    poison, lost = journal.poison_rows(grant), journal.lost_rows(grant)
+    return Books(admitted=-poison - lost, expired=lost, poison=poison)
+
+
+def _at_most(ends: Positions, start: Positions, until: Positions) -> dict[int, int]:
+    """Ends that are not beyond `until`, nor before the start."""
+    return {p: max(start.get(p, 0), min(end, until.get(p, end))) for p, end in ends.items()}

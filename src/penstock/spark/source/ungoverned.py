@@ -1,0 +1,34 @@
+"""A log's stream as plain Structured Streaming reads it: for probes, comparisons and bounded queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark.source.data_source import FORMAT_NAME, PenstockSource, SourceOptions
+from penstock.spark.source.metadata import metadata_columns
+
+Metadata = bool | Sequence[str]
+"""Metadata columns that a query needs, as in `flow.read_stream`."""
+
+
+def read_ungoverned(
+    spark: SparkSession,
+    stream: str | Path,
+    max_rows: int = 0,
+    total_rows: int = 0,
+    metadata: Metadata = False,
+) -> DataFrame:
+    """A log's stream as plain Structured Streaming reads it: everything there is, or a static row limit."""
+    spark.dataSource.register(PenstockSource)
+    options = SourceOptions(
+        stream=str(stream),
+        read_from=str(stream),
+        metadata=metadata_columns(metadata),
+        tasks=spark.sparkContext.defaultParallelism,
+        max_rows=max_rows,
+        total_rows=total_rows,
+    )
+    return spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()

@@ -1,0 +1,1 @@
+"""A stream in files of one machine: the log that Penstock brings along."""

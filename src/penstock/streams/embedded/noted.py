@@ -1,0 +1,69 @@
+"""Batches of writers that had no rows for a partition: known there all the same.
+
+<partition>/noted    a JSON line each: writer, batch, the partition's end when it was noted
+
+A note says that a partition has all it will ever have of a writer's batches up to this one. It holds only
+while the rows before it are there: a partition that lost its last rows ends before the note's position, and
+its writer then drops the note, so that the lost rows are sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from penstock.streams.files import replace_text
+
+MOST_BYTES = 1 << 16
+"""A longer file is written anew, with the last note of each writer."""
+
+
+def noted_batches(folder: Path, end: int) -> dict[str, int]:
+    """The last batch that is noted for each writer, where the partition still reaches to the note."""
+    return {writer: batch for writer, (batch, _) in _read(folder, end).items()}
+
+
+def note_batch(folder: Path, writer: str, batch: int, end: int, sync: bool) -> None:
+    """Adds a note; on disk when this returns if `sync`."""
+    path = folder / "noted"
+    with path.open("ab") as file:
+        file.write(_line(writer, batch, end))
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+        long = file.tell() > MOST_BYTES
+    if long:
+        _rewrite(folder, _read(folder, end))
+
+
+def drop_notes_beyond(folder: Path, end: int) -> None:
+    """Forgets notes of rows that are lost; for the lock's holder, before positions are given again."""
+    kept = _read(folder, end)
+    if kept != _read(folder, None):
+        _rewrite(folder, kept)
+
+
+def _read(folder: Path, end: int | None) -> dict[str, tuple[int, int]]:
+    try:
+        lines = (folder / "noted").read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    found: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        try:
+            writer, batch, at = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash
+        if (end is None or at <= end) and batch > found.get(writer, (-1, 0))[0]:
+            found[writer] = batch, at
+    return found
+
+
+def _rewrite(folder: Path, notes: dict[str, tuple[int, int]]) -> None:
+    lines = b"".join(_line(writer, batch, at) for writer, (batch, at) in notes.items())
+    replace_text(folder / "noted", lines.decode())
+
+
+def _line(writer: str, batch: int, at: int) -> bytes:
+    return json.dumps([writer, batch, at]).encode() + b"\n"

@@ -1,0 +1,76 @@
+"""What a writer does first: cutting off what a crash left half-written, or a power cut took from the end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from penstock.streams.embedded.compact import data_files, trimmed_before
+from penstock.streams.embedded.index import Index, is_whole
+
+_log = logging.getLogger(__name__)
+
+
+def recover(folder: Path, index: Index) -> int:
+    """Cuts off what is not whole at the end; returns how many bytes, and says so."""
+    records, trimmed = index.records(), trimmed_before(folder)
+    count = records.size
+    while count > 0 and not _is_good(folder, records[count - 1 : count], trimmed):
+        count -= 1
+        while count > 0 and not records[count - 1]["last"]:
+            count -= 1
+    lost = _lost(records[count:])  # now: they are a map of the file that is cut
+    size = count * index.dtype.itemsize
+    cut = index.path.stat().st_size - size
+    last_file, keep = (-1, 0)
+    if count:
+        last = records[count - 1]
+        last_file, keep = int(last["file"]), int(last["offset"] + last["length"])
+    if cut:
+        os.truncate(index.path, size)
+    for first in data_files(folder):
+        if first < last_file:
+            continue
+        path = folder / f"{first:020d}.data"
+        keep_bytes = keep if first == last_file else 0
+        surplus = path.stat().st_size - keep_bytes
+        if surplus > 0:
+            cut += surplus
+            os.truncate(path, keep_bytes)
+        if keep_bytes == 0:
+            path.unlink()
+    if lost:
+        _log.warning(
+            "%s, partition %d: cut %d bytes: %s", folder.parent.name, int(folder.name[1:]), cut, lost
+        )
+    elif cut:
+        _log.warning("%s: cut %d bytes of an unfinished append", folder.parent.name, cut)
+    return cut
+
+
+def _lost(records: np.ndarray) -> str:
+    """Says what complete appends are lost with these records."""
+    if not records.size:
+        return ""
+    appends, rows = int((records["last"] == 1).sum()), int(records["rows"].sum())
+    return (
+        f"rows that were acknowledged are lost, {appends} complete appends with {rows} rows, from position "
+        f"{int(records[0]['first_position'])} on; queries that have read them are refused"
+    )
+
+
+def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:
+    """Whether the rows of a record (an array of one) are there, or are gone on purpose."""
+    if not is_whole(record):
+        return False
+    file = int(record["file"][0])
+    path = folder / f"{file:020d}.data"
+    if not path.exists():
+        return file < trimmed
+    with path.open("rb") as data:
+        data.seek(int(record["offset"][0]))
+        return zlib.crc32(data.read(int(record["length"][0]))) == int(record["data_crc"][0])

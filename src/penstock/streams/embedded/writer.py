@@ -1,0 +1,406 @@
+"""The appending side of an embedded partition: one process at a time, all of a batch or nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.streams.embedded.compact import compact, known_batches, trimmed_before
+from penstock.streams.embedded.index import Index, record_type, seal
+from penstock.streams.embedded.noted import drop_notes_beyond, note_batch
+from penstock.streams.embedded.recovery import recover
+from penstock.streams.files import sync_directory
+from penstock.streams.hashing import crc32_of
+from penstock.streams.protocol import ARRIVAL, AppendKey
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, require_positive
+
+Fsync = Literal["always", "interval", "never"]
+
+_log = logging.getLogger(__name__)
+
+_JITTER_US = 10_000
+"""Clocks that differ by less are not worth a warning: stamps are rounded, hosts are never quite agreed."""
+
+_warned: set[tuple[Path, str]] = set()
+"""Streams of this process that were warned of, and of what."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How a stream is laid out.
+
+    Attributes:
+        partitions: Log partitions; each has one writer process.
+        key: Column whose hash groups rows, or none.
+        key_buckets: Buckets of the key's hash that headers count rows by.
+        segment_rows: Most rows a segment holds: the unit that shedding can skip unread.
+        file_bytes: Size at which a data file is closed and the next begun: the unit that trimming removes.
+        origin: Whether it is a shared segment: rows keep `_sic`, `_weight` and `_kept` of their origin.
+    """
+
+    partitions: int = 1
+    key: str | None = None
+    key_buckets: int = 64
+    segment_rows: int = 8192
+    file_bytes: int = 64 << 20
+    origin: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("partitions", "key_buckets", "segment_rows", "file_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1", getattr(self, name), "leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class FsyncPolicy:
+    """When appended rows are forced to the disk.
+
+    Attributes:
+        fsync: "always" with every append; "interval" at most `interval_s` after it, together with what came
+            since, and on close; "never" leaves it to the operating system. All survive a process's crash.
+        interval_s: How much a power cut may lose with "interval".
+    """
+
+    fsync: Fsync = "never"
+    interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.fsync not in get_args(Fsync):
+            raise UnknownNameError("fsync", self.fsync, get_args(Fsync))
+        require_positive("fsync_interval_s", self.interval_s, "seconds, for example 1.0")
+
+
+class Writer:
+    """The appending side of one partition; holds its lock."""
+
+    def __init__(
+        self,
+        stream: str,
+        folder: Path,
+        schema: pa.Schema,
+        config: LogConfig,
+        index: Index,
+        policy: FsyncPolicy | None = None,
+    ) -> None:
+        self.stream, self.folder, self.schema, self.config, self.index = stream, folder, schema, config, index
+        self.policy = policy or FsyncPolicy()
+        self._process = os.getpid()
+        self._busy = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._lock = _take_lock(folder / "writer", f"{stream}, {folder.name}")
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        _writers.add(self)
+
+    def _open(self) -> None:
+        self.recovered_bytes = recover(self.folder, self.index)
+        records, trimmed = self.index.records(), trimmed_before(self.folder)
+        self.end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
+        self.end = max(self.end, trimmed)  # positions of rows that were there once are not given again
+        self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
+        last_file = int(records[-1]["file"]) if records.size else -1
+        self.file = last_file if last_file >= trimmed else self.end
+        drop_notes_beyond(self.folder, self.end)
+        self.batches = known_batches(self.folder, records)
+        self._synced_s = time.monotonic()
+        self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
+        self._index = open(self.index.path, "ab")  # noqa: SIM115
+        if self.policy.fsync != "never":
+            sync_directory(self.folder)  # the names of both may be new
+        self.compact()
+
+    def append(
+        self,
+        rows: pa.RecordBatch | pa.Table,
+        key: AppendKey | None,
+        arrival_us: np.ndarray | None,
+        clock: Callable[[], float],
+    ) -> int:
+        """Appends rows with the log's columns; returns the partition's end. Without rows the key is noted."""
+        self.check_process()
+        with self._busy:
+            return self._append(rows, key, arrival_us, clock)
+
+    def _append(
+        self,
+        rows: pa.RecordBatch | pa.Table,
+        key: AppendKey | None,
+        arrival_us: np.ndarray | None,
+        clock: Callable[[], float],
+    ) -> int:
+        if key is not None and key.batch <= self.batches.get(key.writer, -1):
+            return self.end
+        if rows.num_rows == 0:
+            if key is not None:
+                self._note(key)
+            return self.end
+        stamps = self._stamps(rows.num_rows, arrival_us, clock)
+        stored = rows.append_column(self.schema.field(ARRIVAL), pa.array(stamps, pa.int64()))
+        try:
+            self._write_or_undo(stored, stamps, key)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.end += rows.num_rows
+        self.last_arrival_us = int(stamps[-1])
+        if key is not None:
+            self.batches[key.writer] = key.batch
+        return self.end
+
+    def _note(self, key: AppendKey) -> None:
+        try:
+            note_batch(self.folder, key.writer, key.batch, self.end, self.policy.fsync == "always")
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.batches[key.writer] = key.batch
+
+    def _not_written(self, error: OSError) -> PenstockError:
+        return PenstockError(
+            f"an append is written whole; got {error.strerror or error} on {self.stream}; "
+            "hint: nothing was appended, free some space and try again"
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process took the lock, and not the one that it was forked from."""
+        return os.getpid() == self._process
+
+    def check_process(self) -> None:
+        """Refuses a process that was forked from the one that took the lock: two would write one file."""
+        if not self.is_here:
+            raise InvalidInputError(
+                "a partition has one writer",
+                f"{self.stream}, {self.folder.name} is held by process {self._process}, from which this one "
+                "was forked",
+                "open the stream after the fork, in the process that appends",
+            )
+
+    def _stamps(self, count: int, arrival_us: np.ndarray | None, clock: Callable[[], float]) -> np.ndarray:
+        now_us = int(clock() * 1e6)
+        if now_us < self.last_arrival_us - _JITTER_US:
+            self._warn_once(
+                "the clock went back by %d us; until it is there again, all rows of a partition count as "
+                "arrived with its last row",
+                self.last_arrival_us - now_us,
+            )
+        stamps = np.full(count, now_us, np.int64) if arrival_us is None else np.asarray(arrival_us, np.int64)
+        if stamps.size != count:
+            raise InvalidInputError(
+                "there is one arrival time a row", f"{stamps.size} for {count} rows", "give all"
+            )
+        if count and int(stamps.max()) > now_us + _JITTER_US:
+            self._warn_once(
+                "rows are stamped up to %d us in the future; they count as arrived now",
+                int(stamps.max()) - now_us,
+            )
+        # one row of the future would hold back every later row's arrival
+        return np.maximum.accumulate(np.maximum(np.minimum(stamps, now_us), self.last_arrival_us))
+
+    def _warn_once(self, warning: str, lead_us: int) -> None:
+        """Once a stream and process: a clock that is wrong is wrong with every append."""
+        about = self.folder.parent.absolute(), warning
+        if about not in _warned:
+            _warned.add(about)
+            _log.warning(f"%s: {warning}", self.stream, lead_us)
+
+    def _write_or_undo(
+        self, stored: pa.RecordBatch | pa.Table, stamps: np.ndarray, key: AppendKey | None
+    ) -> None:
+        if self._data.tell() >= self.config.file_bytes:
+            self._roll()
+        sizes = self._data.tell(), self._index.tell()
+        try:
+            self._write(stored, stamps, key)
+        except BaseException:  # also Ctrl-C: what is in the index and what this object knows must agree
+            self._undo(*sizes)
+            raise
+
+    def _write(self, stored: pa.RecordBatch | pa.Table, stamps: np.ndarray, key: AppendKey | None) -> None:
+        parts, first = _segments(stored, self.config.segment_rows), 0
+        buckets = self.config.key_buckets if self.config.key else 0
+        records = np.zeros(len(parts), record_type(buckets))
+        for record, part in zip(records, parts, strict=True):
+            data = part.serialize().to_pybytes()
+            arrived = stamps[first : first + part.num_rows]
+            record["first_position"], record["rows"] = self.end + first, part.num_rows
+            first += part.num_rows
+            record["arrival_min_us"], record["arrival_max_us"] = arrived[0], arrived[-1]
+            record["arrival_mean_us"] = arrived[0] + (arrived - arrived[0]).mean()
+            record["file"], record["offset"], record["length"] = self.file, self._data.tell(), len(data)
+            record["data_crc"] = zlib.crc32(data)
+            record["batch"], record["writer"] = (key.batch, key.writer.encode()) if key else (-1, b"")
+            if buckets:
+                record["key_counts"] = key_counts(part.column(self.config.key), buckets)
+            self._data.write(data)
+        records[-1]["last"] = 1
+        due = self._sync_is_due()
+        _flush(self._data, due)
+        self._index.write(seal(records))
+        _flush(self._index, due)
+        if due:
+            self._synced_s = time.monotonic()
+        elif self.policy.fsync == "interval" and self._timer is None:
+            left_s = max(0.0, self._synced_s + self.policy.interval_s - time.monotonic())
+            self._timer = start_timer(left_s, self._sync_in_time)
+
+    def _sync_in_time(self) -> None:
+        """Syncs rows that no later append has synced: a stream may fall silent."""
+        with self._busy:
+            if self._timer is None:
+                return  # closed meanwhile
+            self._timer = None
+            try:
+                _flush(self._data, True)
+                _flush(self._index, True)
+            except OSError as error:
+                _log.warning("%s: rows were not forced to the disk: %s", self.stream, error)
+            self._synced_s = time.monotonic()
+
+    def _sync_is_due(self) -> bool:
+        if self.policy.fsync == "interval":
+            return time.monotonic() - self._synced_s >= self.policy.interval_s
+        return self.policy.fsync == "always"
+
+    def _undo(self, data_size: int, index_size: int) -> None:
+        for file in (self._data, self._index):
+            with suppress(OSError):  # closing writes what is still buffered: on a full disk that fails again
+                file.close()
+        os.truncate(self.index.path, index_size)
+        os.truncate(self._data_path(), data_size)
+        self._data = open(self._data_path(), "ab")  # noqa: SIM115
+        self._index = open(self.index.path, "ab")  # noqa: SIM115
+
+    def _roll(self) -> None:
+        _flush(self._data, self.policy.fsync != "never")
+        following = open(self._data_path(self.end), "ab")  # noqa: SIM115 - may fail: the old one is still there
+        self._data.close()
+        self._data, self.file = following, self.end
+        if self.policy.fsync != "never":
+            sync_directory(self.folder)
+        self.compact()
+
+    def compact(self) -> None:
+        """Drops index records of files that are gone, once they are most of the index."""
+        with self._busy:
+            try:
+                changed = compact(self.folder, self.index)
+            except OSError as error:  # a full disk: the log goes on with its long index
+                _log.warning("%s: the index was not compacted: %s", self.stream, error)
+                changed = True
+            if changed:
+                self._index.close()
+                self._index = open(self.index.path, "ab")  # noqa: SIM115
+
+    def _data_path(self, first: int | None = None) -> Path:
+        return self.folder / f"{self.file if first is None else first:020d}.data"
+
+    def close(self) -> None:
+        """Syncs if the policy asks for it and gives the lock back."""
+        if not self.is_here:
+            return  # see forked
+        with self._busy:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                if not self._data.closed:
+                    _flush(self._data, self.policy.fsync != "never")
+                    _flush(self._index, self.policy.fsync != "never")
+            finally:
+                _writers.discard(self)
+                self._data.close()
+                self._index.close()
+                os.close(self._lock)
+
+    def forked(self) -> None:
+        """In a process that was forked: lets go of what is the other's, and writes nothing of it.
+
+        A lock lasts until the last process has closed it, so this one would hold it when the other has died.
+        """
+        self._data.raw.close()  # not the buffers: another thread may have filled them half
+        self._index.raw.close()
+        os.close(self._lock)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+"""Those of this process that hold a lock."""
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer.forked()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def start_timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    """Calls after so many seconds, unless it is cancelled; holds no process up that ends."""
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _flush(file: IO[bytes], sync: bool) -> None:
+    file.flush()
+    if sync:
+        os.fsync(file.fileno())
+
+
+def _segments(rows: pa.RecordBatch | pa.Table, most: int) -> list[pa.RecordBatch]:
+    """Rows cut into segments; of a table also where one array cannot hold them."""
+    if isinstance(rows, pa.Table):
+        return [part for part in rows.to_batches(max_chunksize=most) if part.num_rows]
+    return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
+
+
+_SHORT_KEY = 12
+"""Bytes of a key up to which hashing all takes no longer than finding the different ones first."""
+
+
+def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
+    """Rows by bucket of the hash of their key."""
+    return np.bincount(key_buckets(values, buckets), minlength=buckets)
+
+
+def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
+    """Bucket of each key, by the hash of its text, so that any process agrees."""
+    texts = values.cast(pa.string()).fill_null("")
+    if (pc.sum(pc.binary_length(texts)).as_py() or 0) <= _SHORT_KEY * len(texts):
+        return crc32_of(texts).astype(np.int64) % buckets
+    encoded = pc.dictionary_encode(texts)
+    hashes = crc32_of(encoded.dictionary).astype(np.int64)
+    return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _take_lock(path: Path, where: str) -> int:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 32, 0).decode() or "unknown"
+        os.close(lock)
+        raise InvalidInputError(
+            "a partition has one writer", f"{where} is held by process {owner}", "use another partition"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock

@@ -1,0 +1,1 @@
+"""A stream on another machine, over Arrow Flight."""

@@ -1,0 +1,202 @@
+"""A stream that a Flight server keeps, for processes without its directory: the same methods as any log."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock.streams.columns import append_schema, check_rows, user_schema
+from penstock.streams.descriptor import check_partition
+from penstock.streams.flight.server import FlightServer
+from penstock.streams.flight.tokens import find_token
+from penstock.streams.flight.wire import decode_error, decode_headers, encode
+from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
+from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+__all__ = ["FlightLog", "FlightServer"]
+
+_T = TypeVar("_T")
+
+
+class FlightLog:
+    """One stream of a `FlightServer`.
+
+    Args:
+        address: As the server prints it: `grpc://host:port`.
+        stream: The stream's name.
+        token: If the server was given one; one that it minted is found.
+        timeout_s: Longest time for a call.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        stream: str,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.address, self.name, self.clock = address, stream, clock
+        self._timeout_s, self._given = timeout_s, token is not None
+        self._use(token)
+        with self._call():
+            self._client = fl.FlightClient(address)
+        about = json.loads(self._action("about"))
+        self.partitions: int = about["partitions"]
+        self.key_column: str | None = about["key_column"]
+        self.key_buckets: int = about["key_buckets"]
+        self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
+        self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
+
+    @property
+    def directory(self) -> NoReturn:
+        """Refused: the registry of readers, and what else needs the directory, lies with the stream."""
+        raise self._elsewhere("is read over Flight")
+
+    def append(
+        self,
+        rows: pa.RecordBatch,
+        partition: int = 0,
+        key: AppendKey | None = None,
+        arrival_us: np.ndarray | None = None,
+    ) -> int:
+        """Appends rows, all or none; returns the partition's end.
+
+        If the connection breaks it is unknown whether they were appended: with a key, repeat the call.
+        """
+        check_partition(self, partition)
+        check_rows(rows, self.append_schema, self.name)
+        if arrival_us is not None:
+            if len(arrival_us) != rows.num_rows:
+                raise InvalidInputError(
+                    "there is one arrival time a row",
+                    f"{len(arrival_us)} for {rows.num_rows} rows",
+                    "give all",
+                )
+            rows = rows.append_column(self.schema.field(ARRIVAL), pa.array(arrival_us, pa.int64()))
+        request: dict[str, Any] = {"partition": partition}
+        if key is not None:
+            request |= {"writer": key.writer, "batch": key.batch}
+        with self._call():
+            answer = self._authenticated(lambda: self._put(rows, encode(**request)))
+        if answer is None:
+            raise PenstockError(
+                f"an append is answered; got nothing from {self.address}; hint: see the server"
+            )
+        return int(json.loads(answer.to_pybytes())["end"])
+
+    def _put(self, rows: pa.RecordBatch, request: bytes) -> pa.Buffer | None:
+        descriptor = fl.FlightDescriptor.for_path(self.name)
+        writer, answers = self._client.do_put(descriptor, rows.schema, self._options)
+        with writer:
+            writer.write_with_metadata(rows, request)
+            writer.done_writing()
+            return answers.read()
+
+    def last_batch(self, writer: str, partition: int = 0) -> int:
+        """The last batch of a writer that is in the partition; -1 for none."""
+        return self._value("last_batch", writer=writer, partition=partition)
+
+    def start(self, partition: int = 0) -> int:
+        """The first position that has not been trimmed."""
+        return self._value("start", partition=partition)
+
+    def end(self, partition: int = 0) -> int:
+        """The position after the last row."""
+        return self._value("end", partition=partition)
+
+    def position_at(self, partition: int, arrival_us: int) -> int:
+        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        return self._value("position_at", partition=partition, arrival_us=int(arrival_us))
+
+    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
+        """Headers of the segments that hold rows in [start, end)."""
+        found = self._value("headers", partition=partition, start=int(start), end=int(end))
+        return [Segment(**{**fields, "key_counts": tuple(fields["key_counts"])}) for fields in found]
+
+    def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
+        """The same as arrays; without `keys` no counts by key bucket."""
+        request = {"partition": partition, "start": int(start), "end": int(end), "keys": keys}
+        return decode_headers(self._action("header_arrays", **request))
+
+    def read(self, segment: Segment) -> pa.RecordBatch:
+        """The rows of a segment."""
+        request = {"partition": segment.partition, "first_position": segment.first_position}
+        ticket = fl.Ticket(encode(stream=self.name, **request))
+        with self._call():
+            table = self._authenticated(lambda: self._client.do_get(ticket, self._options).read_all())
+        return table.combine_chunks().to_batches()[0]
+
+    def trim(self, partition: int, before: int) -> NoReturn:
+        """Refused as well."""
+        raise self._elsewhere("is trimmed where it lies")
+
+    def _elsewhere(self, what: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"a stream of a server {what}", f"{self.name} at {self.address}", "open its directory there"
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> FlightLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _value(self, action: str, **request: Any) -> Any:
+        return json.loads(self._action(action, **request))["value"]
+
+    def _action(self, action: str, **request: Any) -> bytes:
+        with self._call():
+            asked = fl.Action(action, encode(stream=self.name, **request))
+            (result,) = self._authenticated(lambda: list(self._client.do_action(asked, self._options)))
+        return result.body.to_pybytes()
+
+    def _use(self, token: str | None) -> None:
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._options = fl.FlightCallOptions(timeout=self._timeout_s, headers=headers)
+
+    def _authenticated(self, call: Callable[[], _T]) -> _T:
+        """What a call gives; where the server minted a token, now or since the last call, with that one."""
+        try:
+            return call()
+        except fl.FlightUnauthenticatedError as error:
+            where = (getattr(error, "extra_info", b"") or b"").decode(errors="replace")
+            token = find_token(Path(where), self.address) if where and not self._given else None
+            if token is None:
+                raise
+            self._use(token)
+            return call()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Raises the server's own error, or one that says where it failed."""
+        try:
+            yield
+        except fl.FlightUnauthenticatedError as error:
+            where = (getattr(error, "extra_info", b"") or b"").decode(errors="replace")
+            hint = (
+                f"give the one in {where}, if it is yours" if where else "give the token it was started with"
+            )
+            raise InvalidInputError("the caller knows the server's token", self.address, hint) from None
+        except (fl.FlightError, pa.ArrowException) as error:
+            told = decode_error(getattr(error, "extra_info", b"") or b"")
+            if told is not None:
+                raise told from None
+            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PenstockError(
+                f"the log server answers; got '{first_line[:200]}' from {self.address}; "
+                "hint: is penstock log serve running there?"
+            ) from error

@@ -1,0 +1,304 @@
+"""An Arrow Flight server over the streams of a directory, so that other processes and hosts append and read.
+
+DoPut, descriptor path = the stream's name: each batch is one append, with JSON beside it: partition, and
+writer and batch if the append is to be idempotent. The answer to each is the partition's end. Rows may carry
+`_arrival`, for producers that buffer; never later than now. DoGet, ticket JSON: the rows of a segment.
+Actions, body JSON: about, start, end, last_batch, position_at, headers, header_arrays.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hmac
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from penstock.streams.columns import check_columns
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import Fsync, FsyncPolicy
+from penstock.streams.flight.tokens import forget_token, mint_token
+from penstock.streams.flight.wire import decode, encode, encode_error, encode_headers
+from penstock.streams.opening import load_stream
+from penstock.streams.paced.stream import PacedLog
+from penstock.streams.protocol import ARRIVAL, AppendKey
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_log = logging.getLogger(__name__)
+
+
+class FlightServer:
+    """Serves until closed; a context manager.
+
+    Args:
+        root: The directory that holds the streams.
+        host: Where to listen; beyond this machine only with a token.
+        port: 0 takes a free one, see `address`.
+        token: Callers must know it. It is sent in clear text: for networks that you trust. On this machine
+            one is minted if none is given, which clients of the same user find by themselves.
+        fsync: For appends, see `FsyncPolicy`.
+        authenticate: Whether callers need a token at all; without, every user of this machine may call.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        fsync: Fsync = "never",
+        authenticate: bool = True,
+    ) -> None:
+        root = Path(root)
+        if not root.is_dir():
+            raise InvalidInputError("a log is a directory of streams", root, "give an existing directory")
+        if token is None and host not in _LOOPBACK:
+            raise InvalidInputError(
+                "a log that other machines reach has a token", f"host {host} without one", "give a token"
+            )
+        FsyncPolicy(fsync)
+        self._streams = _Streams(root, fsync)
+        check = _TokenCheck()
+        middleware = {"token": check} if authenticate or token is not None else None
+        try:
+            self._server = _Server(f"grpc://{host}:{port}", self._streams, middleware)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInputError("the port is free", f"{host}:{port}", "use another, or 0") from error
+        self.address = f"grpc://{host}:{self._server.port}"
+        self.token_file: Path | None = None
+        """Where a minted token lies."""
+        if token is None and authenticate:
+            try:
+                token, self.token_file = mint_token(root, self.address)
+            except BaseException:
+                self._server.shutdown()
+                raise
+        self._token = token
+        if token is not None:
+            check.expect(token, self.token_file)
+
+    def close(self, patience_s: float = 5.0) -> bool:
+        """Stops listening, waits a while for calls that are under way, and closes the streams.
+
+        Returns whether all calls have ended. gRPC has no way to end one that a caller keeps open; the
+        interpreter would wait for it at exit.
+        """
+        stopping = threading.Thread(target=self._server.shutdown, daemon=True)
+        stopping.start()
+        stopping.join(patience_s)
+        self._streams.closed = True
+        self._streams.close()
+        if self.token_file is not None and self._token is not None:
+            forget_token(self.token_file, self._token)
+        return not stopping.is_alive()
+
+    def __enter__(self) -> FlightServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Streams:
+    """The streams of a directory, opened on first use."""
+
+    def __init__(self, root: Path, fsync: Fsync) -> None:
+        self.root, self.fsync, self.closed = root, fsync, False
+        self._open: dict[str, tuple[int, EmbeddedLog | PacedLog]] = {}
+        self._lock = threading.Lock()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise PenstockError("the server takes calls until it stops; got one after; hint: start it again")
+
+    def names(self) -> list[str]:
+        return sorted(path.parent.name for path in self.root.glob("*/stream.json"))
+
+    def get(self, name: str) -> EmbeddedLog | PacedLog:
+        with self._lock:
+            self.check_open()
+            if name not in self.names():  # also what keeps a caller inside the directory
+                raise InvalidInputError("the stream exists", repr(name), f"one of {self.names()}")
+            inode = (self.root / name / "stream.json").stat().st_ino
+            if name not in self._open or self._open[name][0] != inode:
+                self._open[name] = (inode, load_stream(self.root / name, fsync=self.fsync))
+            return self._open[name][1]
+
+    def close(self) -> None:
+        with self._lock:
+            for _, log in self._open.values():
+                log.close()
+
+
+class _TokenCheck(fl.ServerMiddlewareFactory):
+    """Refuses calls without the token, all of them until it is known; says where a minted one lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._expected: bytes | None = None
+        self._where = b""
+
+    def expect(self, token: str, file: Path | None) -> None:
+        self._where = b"" if file is None else str(file).encode()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, info: fl.CallInfo, headers: dict[str, list]) -> None:
+        given = next(iter(headers.get("authorization", [])), "")
+        given = given.encode() if isinstance(given, str) else given
+        if self._expected is None or not hmac.compare_digest(given, self._expected):
+            raise fl.FlightUnauthenticatedError("the caller knows the token", self._where)
+
+
+def _answering(method: Callable) -> Callable:
+    """Turns errors into answers; the server goes on."""
+
+    @functools.wraps(method)
+    def answer(self: _Server, context: fl.ServerCallContext, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except PenstockError as error:
+            raise fl.FlightServerError(str(error), encode_error(error)) from None
+        except (pa.ArrowException, fl.FlightError) as error:
+            refused = InvalidInputError("a call is whole", f"{error}"[:200], "send it again")
+            raise fl.FlightServerError(str(refused), encode_error(refused)) from None
+        except Exception as error:
+            _log.exception("a call failed")
+            raise fl.FlightServerError(f"the server failed: {error}") from None
+
+    return answer
+
+
+class _Server(fl.FlightServerBase):
+    def __init__(self, location: str, streams: _Streams, middleware: dict | None) -> None:
+        super().__init__(location, middleware=middleware)
+        self.streams = streams
+
+    def _stream(self, descriptor: fl.FlightDescriptor) -> EmbeddedLog | PacedLog:
+        path = descriptor.path or []
+        if len(path) != 1:
+            raise InvalidInputError("a descriptor's path is a stream's name", path, "give one name")
+        return self.streams.get(path[0].decode(errors="replace"))
+
+    @_answering
+    def list_flights(self, criteria: bytes) -> Iterator[fl.FlightInfo]:
+        found = []
+        for name in self.streams.names():
+            try:
+                found.append(_info(self.streams.get(name)))
+            except PenstockError as error:  # the others are there
+                self.streams.check_open()
+                _log.warning("%s is not listed: %s", name, error)
+        return iter(found)
+
+    @_answering
+    def get_flight_info(self, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+        return _info(self._stream(descriptor))
+
+    @_answering
+    def do_put(
+        self,
+        descriptor: fl.FlightDescriptor,
+        reader: fl.MetadataRecordBatchReader,
+        writer: fl.FlightMetadataWriter,
+    ) -> None:
+        log = self._stream(descriptor)
+        stamped = ARRIVAL in reader.schema.names
+        check_columns(reader.schema, log.schema if stamped else log.append_schema, log.name)
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            content = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+            if chunk.data is not None:
+                writer.write(pa.py_buffer(encode(end=self._append(log, chunk.data, content, stamped))))
+
+    def _append(
+        self, log: EmbeddedLog | PacedLog, rows: pa.RecordBatch, content: bytes, stamped: bool
+    ) -> int:
+        self.streams.check_open()  # the call may have begun before
+        rows.validate(full=True)  # offsets of a stranger's strings may point anywhere
+        request = decode(content)
+        key = None
+        if "writer" in request or "batch" in request:
+            decode(content, "writer", "batch")
+            key = AppendKey(request["writer"], request["batch"])
+        arrival_us = None
+        if stamped:
+            where = rows.schema.get_field_index(ARRIVAL)
+            if rows.column(where).null_count:
+                raise InvalidInputError(
+                    "every row has an arrival", "a null", "stamp it or leave the column out"
+                )
+            arrival_us = rows.column(where).to_numpy()
+            rows = rows.remove_column(where)
+        return log.append(rows, request.get("partition", 0), key, arrival_us)
+
+    @_answering
+    def do_get(self, ticket: fl.Ticket) -> fl.RecordBatchStream:
+        request = decode(ticket.ticket, "stream", "partition", "first_position")
+        log = self.streams.get(request["stream"])
+        position = request["first_position"]
+        found = log.headers(request["partition"], position, position + 1)
+        if not found or found[0].first_position != position:
+            raise InvalidInputError(
+                "a segment that is read is there",
+                f"{log.name}, partition {request['partition']}, position {position}",
+                "ask for headers first",
+            )
+        batch = log.read(found[0])
+        return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+
+    @_answering
+    def do_action(self, action: fl.Action) -> Iterator[fl.Result]:
+        answer = _ACTIONS.get(action.type)
+        if answer is None:
+            raise UnknownNameError("an action", action.type, _ACTIONS)
+        needed, call = answer
+        request = decode(action.body.to_pybytes(), "stream", *needed)
+        log = self.streams.get(request.pop("stream"))
+        return iter([fl.Result(pa.py_buffer(call(log, *(request[name] for name in needed))))])
+
+    @_answering
+    def list_actions(self) -> list[tuple[str, str]]:
+        return [(name, f"needs stream {' '.join(needed)}".rstrip()) for name, (needed, _) in _ACTIONS.items()]
+
+
+def _info(log: EmbeddedLog | PacedLog) -> fl.FlightInfo:
+    rows = sum(log.end(p) - log.start(p) for p in range(log.partitions))
+    return fl.FlightInfo(log.schema, fl.FlightDescriptor.for_path(log.name), [], rows, -1)
+
+
+def _about(log: EmbeddedLog | PacedLog) -> bytes:
+    return encode(
+        partitions=log.partitions,
+        key_column=log.key_column,
+        key_buckets=log.key_buckets,
+        schema=base64.b64encode(log.schema.serialize().to_pybytes()).decode(),
+    )
+
+
+_ACTIONS: dict[str, tuple[tuple[str, ...], Callable[..., bytes]]] = {
+    "about": ((), _about),
+    "start": (("partition",), lambda log, p: encode(value=log.start(p))),
+    "end": (("partition",), lambda log, p: encode(value=log.end(p))),
+    "last_batch": (("writer", "partition"), lambda log, w, p: encode(value=log.last_batch(w, p))),
+    "position_at": (("partition", "arrival_us"), lambda log, p, at: encode(value=log.position_at(p, at))),
+    "headers": (
+        ("partition", "start", "end"),
+        lambda log, p, start, end: encode(value=[asdict(s) for s in log.headers(p, start, end)]),
+    ),
+    "header_arrays": (
+        ("partition", "start", "end", "keys"),
+        lambda log, p, start, end, keys: encode_headers(log.header_arrays(p, start, end, bool(keys))),
+    ),
+}

@@ -1,0 +1,1 @@
+"""A stream that was written beforehand and arrives by a schedule."""

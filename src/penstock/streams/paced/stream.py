@@ -1,0 +1,328 @@
+"""A paced stream: written beforehand, its end advances with the clock. Load without the producer's cost.
+
+<stream>/stream.json         kind, partitions, key, event time
+<stream>/pool/               an embedded stream: the rows, written once
+<stream>/p0000/schedule.npy  a column a segment: first position, rows, pool segment, arrivals; mapped
+<stream>/key_counts.npy      where a key is declared: rows by bucket in the first k rows of a pool segment
+<stream>/started             when it began
+
+A pool segment is scheduled any number of times, and by its first rows only where fewer are due, so minutes
+at twenty times capacity take little disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.streams.columns import check_event_time, check_rows, check_schema, with_event_time
+from penstock.streams.descriptor import check_partition, read_about, write_about
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.files import replace_text, sync_directory, write_beside
+from penstock.streams.paced.schedule import Schedule
+from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
+from penstock.vocabulary.errors import InvalidInputError
+
+_FIRST, _ROWS, _POOL, _MIN, _MAX = range(5)
+
+
+class PacedLog:
+    """One paced stream, for reading; see `create_paced`.
+
+    `end` follows the clock. Positions that were once below the end can be read whatever the clock says, so
+    a clock that goes back, or another machine's, loses nothing.
+
+    Args:
+        directory: The stream's directory.
+        clock: Seconds since the epoch.
+        verify: Whether a pool segment's bytes are checked, once.
+    """
+
+    def __init__(
+        self, directory: str | Path, clock: Callable[[], float] = time.time, verify: bool = True
+    ) -> None:
+        self.directory, self.clock = Path(directory), clock
+        about = read_about(self.directory, "paced")
+        self._pool = EmbeddedLog(self.directory / "pool", verify=verify)
+        self.schema, self.append_schema = self._pool.schema, self._pool.append_schema
+        self.user_schema = self._pool.user_schema
+        self.partitions: int = about["partitions"]
+        self.key_column: str | None = about["key"]
+        self.key_buckets: int = about["key_buckets"]
+        self.event_time: str | None = about["event_time"]
+        self._schedules = [
+            np.load(self.directory / f"p{p:04d}" / "schedule.npy", mmap_mode="r").view(np.ndarray)
+            for p in range(self.partitions)
+        ]
+        self._counts = None
+        if self.key_column is not None:
+            self._counts = np.load(self.directory / "key_counts.npy", mmap_mode="r").view(np.ndarray)
+        self._pool_headers = self._pool.headers(0, 0, self._pool.end())
+        self._batches: dict[int, pa.RecordBatch] = {}
+        self._started = str(self.directory / "started")
+        self._began: tuple[tuple[int, int], int] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the last arrival."""
+        return max((float(s[_MAX, -1]) / 1e6 for s in self._schedules if s.size), default=0.0)
+
+    def total_rows(self, partition: int = 0) -> int:
+        """Rows that a partition will have at last."""
+        check_partition(self, partition)
+        return int(self._schedules[partition][_ROWS].sum())
+
+    def begin(self, at_s: float | None = None, restart: bool = False) -> float:
+        """Lets the stream begin, durably and for all processes; returns when.
+
+        Args:
+            at_s: By the clock; now if left out. May lie in the future, or in the past for a backlog.
+            restart: Whether it may begin again, from position 0.
+        """
+        at_s = self.clock() if at_s is None else at_s
+        text = json.dumps({"at_us": round(at_s * 1e6)})
+        path = self.directory / "started"
+        if restart:
+            replace_text(path, text)
+            return at_s
+        beside = write_beside(path, text.encode())
+        try:
+            os.link(beside, path)  # unlike a rename, refuses to take another's place
+        except FileExistsError:
+            raise InvalidInputError(
+                "a paced stream begins once",
+                f"{self.name} began at {self.began_s}",
+                "give restart=True to begin again from position 0",
+            ) from None
+        finally:
+            beside.unlink()
+        sync_directory(self.directory)
+        return at_s
+
+    @property
+    def began_s(self) -> float | None:
+        """When it began; `None` before."""
+        began_us = self._began_us()
+        return None if began_us is None else began_us / 1e6
+
+    def _began_us(self) -> int | None:
+        try:
+            stat = os.stat(self._started)
+            seen = (stat.st_ino, stat.st_mtime_ns)
+            if self._began is None or self._began[0] != seen:
+                at_us = int(json.loads(Path(self._started).read_text())["at_us"])
+                self._began = (seen, at_us)
+        except FileNotFoundError:
+            return None
+        return self._began[1]
+
+    def end(self, partition: int = 0) -> int:
+        """Rows of the segments whose last row has arrived by now."""
+        check_partition(self, partition)
+        began_us, schedule = self._began_us(), self._schedules[partition]
+        if began_us is None:
+            return 0
+        return self._first(schedule, self._arrived(schedule, int(self.clock() * 1e6) - began_us))
+
+    @staticmethod
+    def _arrived(schedule: np.ndarray, after_us: int) -> int:
+        return int(np.searchsorted(schedule[_MAX], after_us, side="right"))
+
+    @staticmethod
+    def _first(schedule: np.ndarray, segment: int) -> int:
+        """First position of a segment, or the end after the last one."""
+        if segment < schedule.shape[1]:
+            return int(schedule[_FIRST, segment])
+        return int(schedule[_FIRST, -1] + schedule[_ROWS, -1]) if schedule.size else 0
+
+    def start(self, partition: int = 0) -> int:
+        """Nothing is ever trimmed."""
+        check_partition(self, partition)
+        return 0
+
+    def position_at(self, partition: int, arrival_us: int) -> int:
+        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        end, began_us, schedule = self.end(partition), self._began_us(), self._schedules[partition]
+        if began_us is None:
+            return 0
+        return min(end, self._first(schedule, self._arrived(schedule, arrival_us - began_us)))
+
+    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
+        """Headers of the segments that hold rows in [start, end)."""
+        found, schedule = self.header_arrays(partition, start, end), self._schedules[partition]
+        at = int(np.searchsorted(schedule[_FIRST], found.first_position[0])) if len(found) else 0
+        segments = []
+        for i in range(len(found)):
+            pool = self._pool_headers[int(schedule[_POOL, at + i])]
+            rows = int(found.rows[i])
+            segments.append(
+                Segment(
+                    partition=partition,
+                    first_position=int(found.first_position[i]),
+                    rows=rows,
+                    arrival_min_us=int(found.arrival_min_us[i]),
+                    arrival_max_us=int(found.arrival_max_us[i]),
+                    arrival_mean_us=float(found.arrival_mean_us[i]),
+                    bytes=pool.bytes * rows // pool.rows,
+                    sic=0.0,
+                    writer="",
+                    key_counts=() if found.key_counts is None else tuple(found.key_counts[i].tolist()),
+                )
+            )
+        return segments
+
+    def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
+        """The same as arrays; without `keys` no counts by key bucket."""
+        check_partition(self, partition)
+        schedule, began_us = self._schedules[partition], self._began_us()
+        first = int(np.searchsorted(schedule[_FIRST], max(start, 0), side="right")) - 1
+        last = int(np.searchsorted(schedule[_FIRST], end, side="left"))
+        if began_us is None or end <= start or start >= self._first(schedule, schedule.shape[1]):
+            first = last = 0
+        part = schedule[:, max(first, 0) : last]
+        low_us, high_us = part[_MIN] + (began_us or 0), part[_MAX] + (began_us or 0)
+        counts = self._counts[part[_POOL], part[_ROWS]] if keys and self._counts is not None else None
+        # halves are added apart: the sum of two times in microseconds has no exact float
+        mean_us = low_us + (part[_MAX] - part[_MIN]) / 2
+        return HeaderArrays(part[_FIRST].copy(), part[_ROWS].copy(), low_us, high_us, mean_us, counts)
+
+    def read(self, segment: Segment) -> pa.RecordBatch:
+        """The rows of a segment: pool rows with the arrivals of the schedule."""
+        position = segment.first_position
+        found = self.header_arrays(segment.partition, position, position + 1, keys=False)
+        if not len(found):
+            raise InvalidInputError(
+                "a segment that is read is there",
+                f"{self.name}, partition {segment.partition}, position {position}",
+                "read below end(); before begin() there is nothing",
+            )
+        schedule = self._schedules[segment.partition]
+        at = int(np.searchsorted(schedule[_FIRST], found.first_position[0]))
+        rows, low_us, high_us = int(found.rows[0]), int(found.arrival_min_us[0]), int(found.arrival_max_us[0])
+        stamps = low_us + np.arange(rows) * (high_us - low_us) // max(rows - 1, 1)
+        batch = with_event_time(
+            self._pool_batch(int(schedule[_POOL, at])).slice(0, rows), self.event_time, stamps
+        )
+        where = self.schema.get_field_index(ARRIVAL)
+        return batch.set_column(where, self.schema.field(where), pa.array(stamps, pa.int64()))
+
+    def _pool_batch(self, which: int) -> pa.RecordBatch:
+        if which not in self._batches:
+            self._batches[which] = self._pool.read(self._pool_headers[which])
+        return self._batches[which]
+
+    def append(
+        self,
+        rows: pa.RecordBatch,
+        partition: int = 0,
+        key: AppendKey | None = None,
+        arrival_us: np.ndarray | None = None,
+    ) -> NoReturn:
+        """Refused."""
+        raise InvalidInputError(
+            "a paced stream is written beforehand",
+            f"an append to {self.name}",
+            "append to an embedded stream",
+        )
+
+    def last_batch(self, writer: str, partition: int = 0) -> int:
+        """Nobody appends."""
+        return -1
+
+    def trim(self, partition: int, before: int) -> int:
+        """Nothing is forgotten: the pool is shared by all of the schedule."""
+        check_partition(self, partition)
+        return 0
+
+    def close(self) -> None:
+        self._batches.clear()
+        self._pool.close()
+
+    def __enter__(self) -> PacedLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def create_paced(
+    directory: str | Path,
+    pool: Sequence[pa.RecordBatch],
+    schedules: Schedule | Sequence[Schedule],
+    key: str | None = None,
+    key_buckets: int = 64,
+    event_time: str | None = None,
+    clock: Callable[[], float] = time.time,
+) -> PacedLog:
+    """Writes a paced stream; it begins with `begin`.
+
+    Args:
+        directory: A new stream's directory.
+        pool: Rows that are sent again and again, in turn; at least as many as the largest segment has.
+            They are cut into pool segments of that size; a remainder is left out.
+        schedules: One a partition.
+        key: Column whose hash groups rows, or none.
+        key_buckets: Buckets that headers count rows by.
+        event_time: A timestamp column that is overwritten with the arrival, so that windows advance.
+        clock: Seconds since the epoch.
+    """
+    directory = Path(directory)
+    schedules = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    size = max((int(s.rows.max()) for s in schedules if s.rows.size), default=0)
+    available = sum(batch.num_rows for batch in pool)
+    if size == 0:
+        raise InvalidInputError("a paced stream has rows", "an empty schedule", "give a rate above 0")
+    if available < size:
+        raise InvalidInputError(
+            "the pool fills the largest segment",
+            f"{available} rows for {size}",
+            "give more rows, or cut smaller",
+        )
+    schema = pool[0].schema
+    check_schema(schema, key)
+    check_event_time(schema, event_time)
+    for batch in pool:
+        check_rows(batch, schema, directory.name)
+    rows = pa.Table.from_batches(pool).slice(0, available // size * size).combine_chunks().to_batches()[0]
+
+    def fill() -> None:
+        with EmbeddedLog.create(directory / "pool", schema, LogConfig(segment_rows=size)) as stored:
+            stored.append(rows)
+        if key is not None:
+            np.save(directory / "key_counts.npy", _counts_of_first(rows.column(key), key_buckets, size))
+        for p, schedule in enumerate(schedules):
+            folder = directory / f"p{p:04d}"
+            folder.mkdir()
+            count = schedule.rows.size
+            table = np.zeros((5, count), np.int64)
+            table[_FIRST] = np.cumsum(schedule.rows) - schedule.rows
+            table[_ROWS] = schedule.rows
+            table[_POOL] = (np.arange(count) + p) % (rows.num_rows // size)
+            table[_MIN], table[_MAX] = schedule.arrival_min_us, schedule.arrival_max_us
+            np.save(folder / "schedule.npy", table)
+
+    about = {"partitions": len(schedules), "key": key, "key_buckets": key_buckets, "event_time": event_time}
+    write_about(directory, {"kind": "paced", **about}, fill)
+    return PacedLog(directory, clock)
+
+
+def _counts_of_first(values: pa.Array, buckets: int, size: int) -> np.ndarray:
+    """By pool segment and k, rows by bucket in its first k rows."""
+    of_row = key_buckets(values, buckets).reshape(-1, size)
+    counts = np.zeros((of_row.shape[0], size + 1, buckets), np.uint32)
+    for which, segment in enumerate(of_row):
+        counts[which, np.arange(1, size + 1), segment] = 1
+        np.cumsum(counts[which], axis=0, out=counts[which])
+    return counts

@@ -1,0 +1,1 @@
+"""Producers: rows in, appends that are not repeated; and made-up rows."""

@@ -1,0 +1,33 @@
+"""The newest rows of a stream and their rate, as a sample of what comes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.streams.protocol import StreamLog
+
+RATE_OVER_S = 60.0
+"""Time before a stream's last row over which its rate is taken."""
+
+
+def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
+    """About so many of a stream's last rows, in whole segments, its user's columns alone."""
+    found = [pa.RecordBatch.from_pylist([], schema=log.user_schema)]
+    for p in range(log.partitions):
+        end = log.end(p)
+        first = max(log.start(p), end - max(1, rows // log.partitions))
+        found += [log.read(segment).select(log.user_schema.names) for segment in log.headers(p, first, end)]
+    return pa.concat_batches(found)
+
+
+def rate_per_s(log: StreamLog) -> float:
+    """Rows a second in the last minute of each partition; one that had no more has its own last minute."""
+    total = 0.0
+    for p in range(log.partitions):
+        headers = log.header_arrays(p, log.start(p), log.end(p), keys=False)
+        if not len(headers):
+            continue
+        recent = headers.arrival_max_us >= headers.arrival_max_us[-1] - RATE_OVER_S * 1e6
+        span_us = headers.arrival_max_us[-1] - headers.arrival_min_us[recent][0]
+        total += float(headers.rows[recent].sum()) / max(float(span_us) / 1e6, 1.0)
+    return total

@@ -1,0 +1,1 @@
+"""Words that every package may use: observations, decisions, errors, durations."""

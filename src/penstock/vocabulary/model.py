@@ -1,0 +1,244 @@
+"""The one vocabulary: what plants report, what policies decide. Frozen, unit-suffixed, validated.
+
+A plant (simulated or Spark) turns measurements into an `Observation`; a policy turns an
+`Observation` into a `Decision`; the cycle checks it and hands it back to the plant. Nothing
+else crosses that seam. Unknown is `None`, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError, require_fraction, require_positive
+
+FloatArray = npt.NDArray[np.float64]
+
+LOAD_MANAGER_NAMES = ("aurora", "baseline", "ctrl", "seamless", "aloma", "deadline")
+"""The names `penstock.policies.load` builds managers by; here so that a class can reject a misspelt one."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryClass:
+    """Queries that share a priority, a delay target and a load manager: one virtual system."""
+
+    name: str
+    delay_target_s: float = 2.0
+    priority: float = 1.0
+    manager: str = "deadline"
+    period_s: float | None = None
+    """How often its load manager decides; `None` lets the manager choose."""
+    lendable_fraction: float = 1.0
+    """Part of its own share of the capacity that it lends at most."""
+    borrow_limit_fraction: float = 1.0
+    """Part of the whole capacity that it borrows at most."""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InvalidInputError("a class needs a name", repr(self.name), "for example name: gold")
+        require_positive(
+            f"class {self.name}: priority", self.priority, "higher means more important, e.g. 6, 3, 1"
+        )
+        require_positive(
+            f"class {self.name}: delay target", self.delay_target_s, "give it in seconds, e.g. 2s"
+        )
+        if self.manager not in LOAD_MANAGER_NAMES:
+            raise UnknownNameError(f"class {self.name}: manager", self.manager, LOAD_MANAGER_NAMES)
+        require_fraction(
+            f"class {self.name}: lendable_fraction", self.lendable_fraction, "0 if it never lends"
+        )
+        require_fraction(
+            f"class {self.name}: borrow_limit_fraction", self.borrow_limit_fraction, "0 if it never borrows"
+        )
+        if self.period_s is not None:
+            require_positive(
+                f"class {self.name}: period", self.period_s, "a quarter of the delay target is a good start"
+            )
+
+
+def reject_duplicates(kind: str, names: Sequence[str]) -> None:
+    """Rejects a list of names in which one occurs twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInputError(f"{kind} names must differ", repr(name), "rename one of them")
+        seen.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayStats:
+    """A distribution of delays. All `None` when nothing was measured."""
+
+    count: int = 0
+    mean_s: float | None = None
+    p50_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    max_s: float | None = None
+
+    @classmethod
+    def of(cls, samples_s: FloatArray) -> DelayStats:
+        """Summarises samples (in any order)."""
+        if samples_s.size == 0:
+            return cls()
+        ordered = np.sort(samples_s)
+        p50, p95, p99 = (float(ordered[int(q * (ordered.size - 1))]) for q in (0.50, 0.95, 0.99))
+        return cls(int(ordered.size), float(ordered.mean()), p50, p95, p99, float(ordered[-1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRows:
+    """How many rows wait at the entry, by arrival time (from segment headers; rows are not read).
+
+    `rows[i]` rows arrived after `arrival_s[i - 1]` and no later than `arrival_s[i]`.
+    """
+
+    arrival_s: FloatArray
+    rows: FloatArray
+
+    @property
+    def total(self) -> float:
+        return float(self.rows.sum())
+
+
+NO_ROWS = WaitingRows(np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTiming:
+    """How a plant that runs each grant as one micro-batch will spend its time: all rows complete at its end.
+
+    Attributes:
+        fixed_s: What a batch costs whatever it holds.
+        row_s: What each row adds.
+        length_s: The longest that this grant may take.
+        cycle_s: After so long the query's next grant may begin.
+    """
+
+    fixed_s: float
+    row_s: float
+    length_s: float
+    cycle_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """What a class's load manager may know at `now_s` about the period that just ended.
+
+    Load is CPU time: a load of 0.8 asks for 0.8 CPU seconds a second. `headroom` is the part of
+    the CPU that query processing really gets; it is not observed, managers estimate it.
+    """
+
+    id: int
+    cls: str
+    now_s: float
+    period_s: float
+    delay_target_s: float
+    keep_fraction: float
+    """Entry keep fraction in force at the end of the period."""
+    offered_rows: int
+    """Rows that arrived in the period."""
+    admitted_rows: int
+    """Rows that passed the shedder in the period."""
+    shed_rows: int
+    departed_rows: int
+    """Tuples that left the network in the period, output or filtered out (CTRL's f_out * T)."""
+    waiting_rows: int
+    """Rows at the entry whose fate is not decided yet."""
+    offered_load: float
+    """Eq. 3.1 before shedding: sum of rate x load coefficient over the class's streams."""
+    queued_load_s: float
+    """Eq. 4.1: CPU seconds queued; rows at the entry count x the keep fraction now in force."""
+    network_load_s: float
+    """The part of `queued_load_s` that is already inside the network."""
+    cost_per_row_s: float | None
+    """CPU seconds that one admitted row costs (mean load coefficient); `None` before the first row."""
+    work_s: float
+    """CPU seconds the operators used in the period."""
+    busy_s: float
+    """Wall seconds of the period in which there was something to process."""
+    delay: DelayStats
+    """Processing delays of the rows completed in the period."""
+    output_delay_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Mean delay of each query output in the period; NaN where an output had no row."""
+    waiting: WaitingRows = NO_ROWS
+    batch: BatchTiming | None = None
+    """Only from plants that grant micro-batches, once they know what one costs."""
+    capacity_scale: float = 1.0
+    """What a redistribution since the last observation multiplied the capacity by; managers that learn
+    their headroom scale it alike (pham2016 eq. 6.1)."""
+
+    @property
+    def offered_rate_per_s(self) -> float:
+        return self.offered_rows / self.period_s
+
+    @property
+    def admitted_load(self) -> float:
+        """Load of what is admitted, after the drop now in force (L of the papers)."""
+        return self.offered_load * self.keep_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What happens to the waiting rows up to a cut in arrival time; later rows go on waiting undecided.
+
+    Rows that arrived before `shed_before_s` are shed as late; of the rest, up to `cut_s`, a
+    uniform sample of `keep_fraction` is admitted.
+    """
+
+    cut_s: float
+    shed_before_s: float
+    keep_fraction: float
+    limit_rows: float | None = None
+    """Admit no more than this, oldest first; the rest goes on waiting. Splits rows of one arrival time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a decision should bring about, so that an ineffective one is noticed."""
+
+    delay_s: float | None = None
+    admitted_rows: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A load manager's answer. "No change" is a decision too."""
+
+    observation_id: int
+    keep_fraction: float
+    reason: str
+    expected: Expected = Expected()
+    shed_load_s: float = 0.0
+    """CPU seconds of queued load to drop inside the network (Borealis style), beside the entry."""
+    grant: Grant | None = None
+    """Only managers that let rows wait in the log give grants; `keep_fraction` is then the grant's."""
+    headroom: float | None = None
+    """The manager's belief of the headroom after this decision."""
+
+
+class LoadManager(Protocol):
+    """Decides when and how much to shed. `decide` is the only mutator."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, observation: Observation) -> Decision: ...
+
+    def snapshot(self) -> dict[str, object]: ...
+
+    def restore(self, snapshot: dict[str, object]) -> None: ...
+
+
+class Plant(Protocol):
+    """What a load manager controls: the simulated engine or Spark."""
+
+    def observe(self) -> Observation | None:
+        """Waits (or simulates) until the next control instant; `None` when the run is over."""
+        ...
+
+    def apply(self, decision: Decision) -> None: ...
