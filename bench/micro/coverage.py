@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.bench import BenchRun
-from penstock.grants.plan import Sampling
+from penstock.grants.plans import Sampling
 
 from .sampled_windows import Coverage, Overload, StreamShape, coverage
 

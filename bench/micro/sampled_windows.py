@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import SCALE, Sampling, kept_buckets, kept_rows, opened, plan_for
+from penstock.grants.plans import SCALE, Sampling, plan_for
 from penstock.grants.sampling_units import NO_UNIT, drawn_by
 from penstock.grants.selection import evened
 from penstock.policies.quality.estimates import Aggregate, SampledRows, Sums, estimate, sums_by_group
@@ -184,7 +184,7 @@ def sampled(stream: MadeStream, overload: Overload, seed: int) -> tuple[SampledR
 
 def _kept(stream: MadeStream, offset: Offset) -> Iterator[tuple[SampledRows, Ints]]:
     plan, drawn = offset.plan, drawn_by(stream, offset)
-    weight = 1.0 / max(plan.keep_probability(stream.key_buckets) or 0.0, 1.0 / SCALE)
+    weight = 1.0 / max(plan.chance(stream.key_buckets) or 0.0, 1.0 / SCALE)
     for p in sorted(offset.end):
         start, end = offset.start[p], offset.end[p]
         if start >= end:
@@ -192,11 +192,12 @@ def _kept(stream: MadeStream, offset: Offset) -> Iterator[tuple[SampledRows, Int
         at = np.arange(start, end)
         columns, slot = drawn.buckets, stream.bucket[p][at]
         if columns is not None:
-            keep = kept_buckets(plan, stream.key_buckets)[slot]
+            keep = plan.kept_buckets(stream.key_buckets)[slot]
         else:
             first = stream.header_arrays(p, start, end).first_position
             segment = np.searchsorted(first, at, side="right") - 1
-            keep = kept_rows(plan, p, start, end) & opened(plan, p, first)[segment]
+            mask = plan.keeps(stream, p, at, ())
+            keep = (np.ones(at.size, np.bool_) if mask is None else mask) & plan.opens(p, first)[segment]
             columns = drawn.segments.get(p)
             if columns is not None:
                 slot = np.searchsorted(columns.first, first[segment])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.bench import BenchRun, bench
 from penstock.calibration.capacity import Start
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import SCALE, Plan
+from penstock.grants.plans import SCALE, KeyPlan, SamplePlan, ShedPlan
 from penstock.grants.selection import select, share_out
 from penstock.spark.source.data_source import ReadTask, read_task
 from penstock.streams.opening import open_stream
@@ -34,10 +34,14 @@ def drop_cost(run: BenchRun) -> None:
             run.progress(name, advance=1)
             processed[start] = [1.0 / rig.capacity().rows_per_s for _ in range(repeats)]
         run.progress("dropped rows", advance=1)
-        by_segment = [_drop_s(rig.filled, Plan("segment", segment_keep=0, seed=i)) for i in range(repeats)]
-        inside = [_drop_s(rig.filled, Plan("row", row_keep=SCALE // 1000, seed=i)) for i in range(repeats)]
+        by_segment = [
+            _drop_s(rig.filled, SamplePlan("segment", segment_keep=0, seed=i)) for i in range(repeats)
+        ]
+        inside = [
+            _drop_s(rig.filled, SamplePlan("row", row_keep=SCALE // 1000, seed=i)) for i in range(repeats)
+        ]
         keyed = _keyed(rig.new("keyed"))
-        by_key = [_drop_s(keyed, Plan("key", key_keep=1, seed=i)) for i in range(repeats)]
+        by_key = [_drop_s(keyed, KeyPlan(key_keep=1, seed=i)) for i in range(repeats)]
     heavy_s, light_s = (median(processed[start]) for start in (start_noop, start_light))
     run.row("segment_drop_cost", median(by_segment) / heavy_s)
     run.row("inside_drop_cost", median(inside) / heavy_s)
@@ -62,7 +66,7 @@ def _keyed(directory: Path, rows: int = 4_000_000) -> Path:
     return directory
 
 
-def _drop_s(stream: Path, plan: Plan, rows: int = 4_000_000) -> float:
+def _drop_s(stream: Path, plan: ShedPlan, rows: int = 4_000_000) -> float:
     """Seconds a row that a source spends on rows it drops: choosing, counting, opening, masking."""
     log = open_stream(stream)
     began = time.perf_counter()

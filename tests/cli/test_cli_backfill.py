@@ -14,7 +14,7 @@ from penstock.cli import main
 from penstock.cli.backfill import summary
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import grant_books, select
 from penstock.pipeline.spec.windows import SqlWindow, interval_s, window_in
 from penstock.streams.embedded.log import EmbeddedLog

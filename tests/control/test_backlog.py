@@ -13,7 +13,7 @@ from tests.effort import tries
 
 from penstock.control.backlog.waiting import Waiting, cut, look, profile
 from penstock.streams.protocol import HeaderArrays
-from penstock.vocabulary.model import Grant
+from penstock.vocabulary.model import Admission
 
 EPOCH_US = 1_700_000_000_000_000
 EPOCH_S = EPOCH_US / 1e6
@@ -77,13 +77,13 @@ def logs(draw: st.DrawFn) -> Headers:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float]:
+def situations(draw: st.DrawFn) -> tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float]:
     readers = {}
     for name in draw(st.sampled_from([["left"], ["left", "right"]])):
         log = draw(logs())
         readers[name] = (log, {p: draw(st.integers(0, log.end(p))) for p in range(log.partitions)})
     moment = st.floats(-0.5, 8.0).map(lambda s: EPOCH_S + s)
-    grant = Grant(
+    grant = Admission(
         draw(moment | st.just(math.inf)),
         draw(moment | st.just(-math.inf)),
         draw(st.sampled_from([1.0, 0.5, 0.1, 0.0])),
@@ -105,7 +105,7 @@ def waiting_rows(readers: dict[str, tuple[Headers, dict[int, int]]]) -> list[tup
 @settings(max_examples=60)
 @given(situations())
 def test_what_waits_is_every_row_that_is_there_and_not_reached(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float],
+    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float],
 ) -> None:
     readers, _, _ = situation
     waiting, rows = look(readers), waiting_rows(readers)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_what_waits_is_every_row_that_is_there_and_not_reached(
 @settings(max_examples=tries(60, 300))
 @given(situations())
 def test_a_cut_takes_the_oldest_rows_between_its_times_within_its_limit(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float],
+    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float],
 ) -> None:
     readers, grant, row_limit = situation
     waiting, rows = look(readers), waiting_rows(readers)  # type: ignore[arg-type]
@@ -171,10 +171,10 @@ def spread(readers: dict[str, tuple[Headers, dict[int, int]]]) -> float:
 @settings(max_examples=25)
 @given(situations(), st.sampled_from([1.0, 1.5, 7.0]), st.sampled_from([1.0, 0.3]))
 def test_a_limit_of_one_row_or_more_always_advances(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Grant, float], limit: float, keep: float
+    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float], limit: float, keep: float
 ) -> None:
     readers, _, _ = situation
-    grant = Grant(EPOCH_S + 60.0, -math.inf, keep, limit)
+    grant = Admission(EPOCH_S + 60.0, -math.inf, keep, limit)
     for _ in range(look(readers).rows + 1):  # type: ignore[arg-type]
         waiting = look(readers)  # type: ignore[arg-type]
         if not waiting.rows:
@@ -191,7 +191,7 @@ def test_many_rows_of_one_arrival_time_are_split_by_the_limit_and_none_is_passed
     log = Headers([[(1000, 0, 0), (1000, 0, 0)], [(500, 0, 0)]], {})
     positions, taken = {0: 0, 1: 0}, 0
     while (waiting := look({"r": (log, positions)})).rows:
-        decided = cut(waiting, Grant(EPOCH_S + 1.0, -math.inf, 1.0), 300)
+        decided = cut(waiting, Admission(EPOCH_S + 1.0, -math.inf, 1.0), 300)
         assert decided.rows == min(300, 2500 - taken)
         taken += decided.rows
         positions = decided.ends["r"] | {p: end for p, end in positions.items() if p not in decided.ends["r"]}
@@ -201,20 +201,20 @@ def test_many_rows_of_one_arrival_time_are_split_by_the_limit_and_none_is_passed
 def test_a_cut_inside_a_segment_is_where_its_rows_arrived() -> None:
     log = Headers([[(100, 0, 1_000_000)]], {})
     waiting = look({"r": (log, {0: 0})})
-    decided = cut(waiting, Grant(EPOCH_S + 0.75, EPOCH_S + 0.25, 1.0), 1000)
+    decided = cut(waiting, Admission(EPOCH_S + 0.75, EPOCH_S + 0.25, 1.0), 1000)
     assert decided.late["r"][0] == pytest.approx(25, abs=1)
     assert decided.ends["r"][0] == pytest.approx(75, abs=1)
     # the rest of the segment is looked at as what it is: rows of its last quarter second
     rest = look({"r": (log, decided.ends["r"])})
     assert rest.oldest_s == pytest.approx(EPOCH_S + 0.75, abs=0.011)
-    assert cut(rest, Grant(EPOCH_S + 0.74, -math.inf, 1.0), 1000).rows <= 1
+    assert cut(rest, Admission(EPOCH_S + 0.74, -math.inf, 1.0), 1000).rows <= 1
 
 
 def test_rows_that_are_trimmed_do_not_wait() -> None:
     log = Headers([[(10, 0, 0), (10, 5, 5)]], {0: 12})
     waiting = look({"r": (log, {0: 3})})
     assert waiting.rows == 8
-    assert cut(waiting, Grant(math.inf, -math.inf, 1.0), 100).ends == {"r": {0: 20}}
+    assert cut(waiting, Admission(math.inf, -math.inf, 1.0), 100).ends == {"r": {0: 20}}
 
 
 def test_a_reader_that_is_ahead_of_a_log_that_went_back_waits_for_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 from penstock.control.core.changes import change_class
 from penstock.control.shed.class_shedding import _buckets, _drawn
 from penstock.control.shed.room import Room, Rooms
-from penstock.grants.plan import SCALE
+from penstock.grants.plans import SCALE
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
 from penstock.sim.microbatch import Lab
@@ -59,8 +59,8 @@ def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
         assert virtual.delay(query, 0.95, since) <= 1.05 * TARGET_S
         chosen = [b.offset.plan for b in query.batches if b.offset.plan.unit == "chosen"]
         assert chosen
-        assert shedder == "random" or all(plan.keep_probability() is None for plan in chosen)
-        assert shedder != "random" or times > 2 or chosen[-1].keep_probability() is not None
+        assert shedder == "random" or all(plan.chance() is None for plan in chosen)
+        assert shedder != "random" or times > 2 or chosen[-1].chance() is not None
     virtual.check_books(cluster)
     admitted = sum(virtual.admitted_between(query, since, cluster.timer()) for query in queries)
     machine = virtual.machine()
@@ -201,7 +201,7 @@ def test_in_a_burst_the_shedder_keeps_less_and_nobody_else_decides(virtual: Lab,
     assert any(b.offset.plan.unit == "chosen" for b in since)
     # where all fits the manager's own grants hold, which may leave out the last percent
     others = [b.offset.plan for b in since if b.offset.plan.unit != "chosen"]
-    assert all((plan.keep_probability() or 0.0) >= 0.98 for plan in others)
+    assert all((plan.chance() or 0.0) >= 0.98 for plan in others)
 
 
 def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Lab) -> None:

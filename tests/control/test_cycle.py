@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from penstock.control.decide.cycle import Cycle, SafetyLimits, Step
 from penstock.testing import ManualClock, RecordingPlant, ScriptedManager, ScriptedPlant, observation
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
-from penstock.vocabulary.model import Decision, Expected, Grant, Observation
+from penstock.vocabulary.model import Admission, Decision, Expected, Observation
 
 HALF = Decision(1, 0.5, "too much", Expected(2.0, 50.0), headroom=0.9)
-GRANTED = replace(HALF, grant=Grant(cut_s=0.9, shed_before_s=0.2, keep_fraction=0.5))
+GRANTED = replace(HALF, grant=Admission(cut_s=0.9, shed_before_s=0.2, keep_fraction=0.5))
 
 
 class RecordingRecorder:
@@ -53,7 +53,7 @@ def after_a_good_one(bad: Decision, good: Decision = HALF) -> Step:
 
 
 @pytest.mark.parametrize(
-    "decision", [HALF, GRANTED, replace(GRANTED, grant=Grant(-math.inf, -math.inf, 1.0))]
+    "decision", [HALF, GRANTED, replace(GRANTED, grant=Admission(-math.inf, -math.inf, 1.0))]
 )
 def test_a_decision_in_order_is_applied_as_it_is(decision: Decision) -> None:
     step, applied = step_on(decision, SafetyLimits(0.5))
@@ -95,11 +95,11 @@ def test_a_plant_that_is_over_gives_no_step() -> None:
             "refused: load to shed nan s is not a finite number of at least 0",
         ),
         (
-            replace(HALF, grant=Grant(0.0, 0.0, 2.0)),
+            replace(HALF, grant=Admission(0.0, 0.0, 2.0)),
             "refused: grant's keep fraction 2.0 is not in [0, 1]",
         ),
-        (replace(HALF, grant=Grant(math.nan, 0.0, 1.0)), "refused: grant's times are not numbers"),
-        (replace(HALF, grant=Grant(0.0, math.nan, 1.0)), "refused: grant's times are not numbers"),
+        (replace(HALF, grant=Admission(math.nan, 0.0, 1.0)), "refused: grant's times are not numbers"),
+        (replace(HALF, grant=Admission(0.0, math.nan, 1.0)), "refused: grant's times are not numbers"),
     ],
 )
 def test_an_unusable_decision_is_refused_and_the_previous_stays_in_force(bad: Decision, note: str) -> None:
@@ -126,7 +126,7 @@ def test_load_that_was_shed_is_not_shed_again_when_the_next_decision_is_refused(
 
 
 def test_a_first_decision_that_is_refused_sheds_nothing() -> None:
-    _, applied = step_on(Decision(1, math.nan, "broken", grant=Grant(0.5, -math.inf, 1.0)))
+    _, applied = step_on(Decision(1, math.nan, "broken", grant=Admission(0.5, -math.inf, 1.0)))
     assert (applied.observation_id, applied.keep_fraction, applied.grant) == (1, 1.0, None)
 
 
@@ -139,7 +139,7 @@ def test_the_decision_after_a_refused_one_is_applied_again() -> None:
 
 def test_a_keep_fraction_below_the_limit_is_raised_and_so_is_the_grants() -> None:
     step, applied = step_on(GRANTED, SafetyLimits(min_keep_fraction=0.6))
-    assert applied == replace(GRANTED, keep_fraction=0.6, grant=Grant(0.9, 0.2, 0.6))
+    assert applied == replace(GRANTED, keep_fraction=0.6, grant=Admission(0.9, 0.2, 0.6))
     assert step.notes == (
         "keep fraction raised from 0.5 to the limit of 0.6",
         "grant's keep fraction raised from 0.5 to the limit of 0.6",
@@ -148,8 +148,8 @@ def test_a_keep_fraction_below_the_limit_is_raised_and_so_is_the_grants() -> Non
 
 @pytest.mark.parametrize("cut_s", [1.5, math.inf])
 def test_a_grant_that_cuts_in_the_future_is_cut_now(cut_s: float) -> None:
-    step, applied = step_on(replace(GRANTED, grant=Grant(cut_s, 0.2, 0.5)))
-    assert applied == replace(GRANTED, grant=Grant(1.0, 0.2, 0.5))
+    step, applied = step_on(replace(GRANTED, grant=Admission(cut_s, 0.2, 0.5)))
+    assert applied == replace(GRANTED, grant=Admission(1.0, 0.2, 0.5))
     assert step.notes == (f"grant's cut moved from {cut_s:g} s to now, 1 s",)
 
 
@@ -162,11 +162,11 @@ def test_every_note_is_logged_with_its_class_and_observation(caplog: pytest.LogC
 @given(
     keep=st.floats(),
     shed_load_s=st.floats(),
-    grant=st.none() | st.builds(Grant, st.floats(), st.floats(), st.floats()),
+    grant=st.none() | st.builds(Admission, st.floats(), st.floats(), st.floats()),
     floor=st.floats(0, 1),
 )
 def test_whatever_is_proposed_what_is_applied_is_safe(
-    keep: float, shed_load_s: float, grant: Grant | None, floor: float
+    keep: float, shed_load_s: float, grant: Admission | None, floor: float
 ) -> None:
     proposed = Decision(1, keep, "anything", shed_load_s=shed_load_s, grant=grant)
     step, applied = step_on(proposed, SafetyLimits(floor))
@@ -188,7 +188,7 @@ def test_a_dry_run_decides_but_sheds_nothing() -> None:
 
 def test_a_dry_run_grants_everything_that_waits_where_the_manager_gives_grants() -> None:
     _, applied = step_on(GRANTED, dry_run=True)
-    assert applied.grant == Grant(cut_s=1.0, shed_before_s=-math.inf, keep_fraction=1.0)
+    assert applied.grant == Admission(cut_s=1.0, shed_before_s=-math.inf, keep_fraction=1.0)
     assert applied.keep_fraction == 1.0
 
 

@@ -16,7 +16,8 @@ from penstock.control.core.changes import change_class, remove_class
 from penstock.control.core.feasibility import Feasibility
 from penstock.control.core.granting import FIRST_ROWS
 from penstock.control.core.status import status
-from penstock.control.state.members import Answer, Joining, Lease, Tail
+from penstock.control.state.members import Joining, Lease, Tail
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import grant_books, select
 from penstock.sim.microbatch import Lab
@@ -57,23 +58,23 @@ class Desk:
         joining = Joining(query or reader, query or reader, cls, slot, f"token of {query or reader}")
         self.governor.join(joining, log, self.connections[reader], offset)
 
-    def ask(self, reader: str) -> Answer | None:
+    def ask(self, reader: str) -> Grant | None:
         self.governor.ask(reader, self.offsets[reader])
         return self.governor.answer(reader)
 
-    def proposed(self, reader: str, answer: Answer) -> tuple[Offset, int]:
+    def proposed(self, reader: str, answer: Grant) -> tuple[Offset, int]:
         draft = self.offsets[reader].advanced(answer.end, answer.late, answer.plan, Books())
         books = grant_books(self.logs[reader], draft, select(self.logs[reader], draft))
         return self.offsets[reader].advanced(answer.end, answer.late, answer.plan, books), books.admitted
 
-    def plan(self, reader: str, answer: Answer) -> bool:
+    def plan(self, reader: str, answer: Grant) -> bool:
         offset, admitted = self.proposed(reader, answer)
         if self.governor.planned(reader, offset, admitted):
             self.offsets[reader] = offset
             return True
         return False
 
-    def batch(self, reader: str, took_s: float = 0.2) -> Answer:
+    def batch(self, reader: str, took_s: float = 0.2) -> Grant:
         """A whole micro-batch up to the moment before the next question."""
         answer = self.ask(reader)
         assert answer is not None

@@ -495,7 +495,7 @@ def test_sampling_by_key_keeps_whole_keys_and_the_target(virtual: Lab) -> None:
 
 def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Lab) -> None:
     _, query = run_one(virtual, 5.0, 20.0, classes=gold(min_keep_fraction=0.5))
-    assert all(b.offset.plan.keep_probability() >= 0.499 for b in query.batches)
+    assert all(b.offset.plan.chance() >= 0.499 for b in query.batches)
 
 
 @pytest.mark.parametrize("manager", ["deadline", "aloma", "ctrl"])

@@ -14,9 +14,9 @@ from penstock.control.core.changes import change_class
 from penstock.control.core.granting import carried
 from penstock.control.shed.by_window import Begun, begun, fates, highest, kept_windows, only_new
 from penstock.control.shed.by_worth import LEVELS, grouped, levels, spread
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL, SamplePlan, WindowPlan
+from penstock.grants.plans.values import NO_WINDOW, window_numbers
 from penstock.grants.selection import Range, read_range, select
-from penstock.grants.values import NO_WINDOW, window_numbers
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.vocabulary.errors import InvalidInputError
@@ -186,7 +186,7 @@ def test_both_streams_of_a_query_keep_the_same_windows(virtual: Lab) -> None:
 
 
 def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
-    before = begun([Plan("window", size_us=10, windows=(3, 5), decided=6)], 10, None)
+    before = begun([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
     found = fates(np.array([5, 6, 6, 7, 8]), np.array([8]), before)
     assert found.number.tolist() == [5, 6, 7, 8]
     assert found.go_on.tolist() == [True, False, False, False]
@@ -197,7 +197,7 @@ def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
 
 
 def test_a_kept_window_is_remembered_for_rows_that_come_out_of_order() -> None:
-    before = begun([Plan("window", size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
+    before = begun([WindowPlan(size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
     found = fates(np.array([99, 101, 102]), np.array([99]), before)
     kept = kept_windows(found, np.array([False, True, False]), before)
     assert kept == (95, 101), "3 is long ago, 99 is broken"
@@ -210,21 +210,21 @@ def test_windows_that_began_while_everything_was_kept_go_on() -> None:
 
 
 def test_what_was_decided_about_windows_is_forgotten_only_when_nothing_of_them_waits() -> None:
-    before = begun([Plan("window", size_us=10, windows=(3, 5), decided=6)], 10, None)
+    before = begun([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
     assert not only_new(np.array([5, 7, 8]), before)
     assert only_new(np.array([NO_WINDOW, 7, 8]), before)
     assert only_new(np.array([5]), Begun())
 
 
 def test_a_tick_carries_what_was_decided_about_windows() -> None:
-    of_windows, by_row = Plan("window", size_us=10, windows=(3, 5), decided=6), Plan("row")
+    of_windows, by_row = WindowPlan(size_us=10, windows=(3, 5), decided=6), SamplePlan("row")
     for plan, carries in ((of_windows, of_windows), (by_row, KEEP_ALL), (KEEP_ALL, KEEP_ALL)):
         reader: Any = SimpleNamespace(offset=SimpleNamespace(plan=plan))
         assert carried(reader) == carries
 
 
 def test_windows_of_another_size_say_nothing() -> None:
-    assert begun([Plan("window", size_us=20, windows=(1,), decided=6), KEEP_ALL], 10, None) == Begun()
+    assert begun([WindowPlan(size_us=20, windows=(1,), decided=6), KEEP_ALL], 10, None) == Begun()
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ from penstock.record.rundir import (
 from penstock.testing import ScriptedManager, ScriptedPlant, observation
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import (
+    Admission,
     BatchTiming,
     Decision,
     DelayStats,
     Expected,
-    Grant,
     Observation,
     WaitingRows,
 )
@@ -76,7 +76,7 @@ decisions = st.builds(
     st.text(),
     st.builds(Expected, unknown, unknown),
     number,
-    st.none() | st.builds(Grant, number, number, number),
+    st.none() | st.builds(Admission, number, number, number),
     unknown,
 )
 
@@ -144,7 +144,7 @@ def test_every_field_of_an_observation_has_its_column() -> None:
 
 def test_a_decision_line_says_what_was_seen_proposed_and_applied(tmp_path: Path) -> None:
     plant = ScriptedPlant([observation(id=i, now_s=float(i)) for i in (1, 2)])
-    grant = Grant(-math.inf, -math.inf, 1.0)
+    grant = Admission(-math.inf, -math.inf, 1.0)
     first = Decision(1, 0.25, "much", Expected(2.0, 9.0), headroom=0.9)
     manager = ScriptedManager([first, Decision(2, 1.0, "little", grant=grant)])
     with RunDirectory.create(tmp_path / "run", CONFIG) as run:

@@ -20,7 +20,7 @@ from tests.waits import PATIENCE_S, until
 
 from penstock.config.flow import load_flow_config
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.host.client import ControlClient, ControlSilentError, peer_user
 from penstock.host.operations import HOLD_S, LONGEST_HOLD_S, POLL_S, QUESTIONS_PER_S, hold_s, poll_s
 from penstock.host.server import ControlServer, serve

@@ -38,11 +38,11 @@ from penstock.pipeline.spec.load import load_pipeline
 from penstock.sim.scenario import parse_scenario
 from penstock.sim.workloads.arrivals import s_r
 from penstock.vocabulary.model import (
+    Admission,
     BatchTiming,
     Decision,
     DelayStats,
     Expected,
-    Grant,
     Observation,
     WaitingRows,
 )
@@ -289,7 +289,7 @@ def test_every_command_is_mentioned_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Observation, Decision, Grant, Expected, DelayStats, WaitingRows, BatchTiming]
+    "kind", [Observation, Decision, Admission, Expected, DelayStats, WaitingRows, BatchTiming]
 )
 def test_every_field_that_crosses_the_seam_is_explained(kind: type) -> None:
     text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")

@@ -88,7 +88,7 @@ def test_every_type_and_metadata_column_is_documented() -> None:
 
 
 def test_every_method_of_a_flow_is_mentioned() -> None:
-    flow = (SOURCE / "spark" / "flow.py").read_text(encoding="utf-8")
+    flow = (SOURCE / "spark" / "driver" / "flow.py").read_text(encoding="utf-8")
     inside = flow.partition("class Flow:")[2].partition("class QueryReaders:")[0]
     methods = set(re.findall(r"^    def ([a-z]\w*)\(", inside, re.MULTILINE))
     methods -= {"request", "say_again"}  # the agent's

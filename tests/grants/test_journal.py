@@ -16,13 +16,13 @@ import pytest
 from penstock.grants.cutting import Needed
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, ShedPlan
 from penstock.vocabulary.errors import InvalidInputError
 
 START = Offset.initial("fraud-1", {0: 0})
 
 
-def grown(offset: Offset, rows: int, plan: Plan = KEEP_ALL) -> Offset:
+def grown(offset: Offset, rows: int, plan: ShedPlan = KEEP_ALL) -> Offset:
     return offset.advanced({0: offset.end[0] + rows}, {}, plan, Books(rows))
 
 
@@ -46,7 +46,7 @@ def test_a_planner_that_starts_reads_only_the_end_of_a_long_journal(
 ) -> None:
     offset = START
     for seed in range(50):
-        offset = grown(offset, 10, Plan("row", row_keep=SCALE // 2, seed=seed))
+        offset = grown(offset, 10, SamplePlan("row", row_keep=SCALE // 2, seed=seed))
         writer.proposed(offset)
         assert writer.planned(offset) == 1
     orphan = grown(offset, 7)
@@ -62,7 +62,7 @@ def test_a_planner_that_starts_reads_only_the_end_of_a_long_journal(
 def test_grants_are_read_back_in_order_with_their_plans(writer: JournalWriter) -> None:
     offset, offsets = START, []
     for seed in range(5):
-        offset = grown(offset, 10, Plan("row", row_keep=SCALE // 2, seed=seed))
+        offset = grown(offset, 10, SamplePlan("row", row_keep=SCALE // 2, seed=seed))
         writer.proposed(offset)
         assert writer.planned(offset) == 1
         offsets.append(offset)
@@ -229,7 +229,7 @@ def test_a_line_of_a_journal_that_is_none_counts_as_torn(writer: JournalWriter, 
 def long_journal(writer: JournalWriter, grants: int = 200) -> list[Offset]:
     offsets = [START]
     for seed in range(grants):
-        offsets.append(grown(offsets[-1], 10, Plan("row", row_keep=SCALE // 2, seed=seed)))
+        offsets.append(grown(offsets[-1], 10, SamplePlan("row", row_keep=SCALE // 2, seed=seed)))
         writer.proposed(offsets[-1])
         writer.planned(offsets[-1])
     return offsets[1:]
@@ -350,7 +350,7 @@ def test_a_backfilled_grant_that_was_proposed_anew_is_not_cut(writer: JournalWri
     backfilled = Needed({0: 2000}, 50, offsets[49].to_json())
     writer = again(writer)
     for seed in range(100):
-        offsets[20 + seed] = grown(offsets[19 + seed], 10, Plan("row", row_keep=SCALE // 3, seed=seed))
+        offsets[20 + seed] = grown(offsets[19 + seed], 10, SamplePlan("row", row_keep=SCALE // 3, seed=seed))
         writer.proposed(offsets[20 + seed])
         writer.planned(offsets[20 + seed])
     assert not writer.cut(backfilled)

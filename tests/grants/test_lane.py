@@ -16,7 +16,7 @@ from tests.effort import tries
 
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, Plan, plan_for
+from penstock.grants.plans import KEEP_ALL, SamplePlan, ShedPlan, plan_for
 from penstock.grants.selection import Range, grant_books, read_range, select
 from penstock.lanes.lane import Shed, decided, lane, pins_for, readable_rows, shed_of, shed_rows
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
@@ -77,7 +77,7 @@ class Shedding:
 
     def grant(
         self,
-        plan: Plan = KEEP_ALL,
+        plan: ShedPlan = KEEP_ALL,
         late: dict[int, int] | None = None,
         end: dict[int, int] | None = None,
         planned: bool = True,
@@ -179,7 +179,8 @@ def test_a_journal_that_was_cut_has_the_same_lane(made: list[tuple], done: int, 
             start = shedding.offset.end
             end = {0: start[0] + rows_0, 1: start[1] + rows_1}
             late = {p: min(start[p] + int(late_part * (end[p] - start[p])), end[p]) for p in end}
-            whole = plan if plan.row_keep < keep * 2**30 else KEEP_ALL
+            sampled = plan.row_keep if isinstance(plan, SamplePlan) else 2**32
+            whole = plan if sampled < keep * 2**30 else KEEP_ALL
             shedding.grant(whole, late if keep > 2 else {}, end, poison=poison)
         journal, log, store = shedding.read_journal(), shedding.log, shedding.store
         done = min(done, len(made) - 2)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, Plan, plan_for
+from penstock.grants.plans import KEEP_ALL, ShedPlan, plan_for
 from penstock.grants.selection import select
 from penstock.lanes.windows import NO_TIME
 from penstock.spark.driver import lateness
@@ -57,7 +57,7 @@ def test_it_is_what_looking_at_every_window_gives(
     assert lost_rows(np.array(times, np.int64), rule, watermark) == pytest.approx(expected)
 
 
-def grant(log: EmbeddedLog, plan: Plan) -> Offset:
+def grant(log: EmbeddedLog, plan: ShedPlan) -> Offset:
     ends = {p: log.end(p) for p in range(log.partitions)}
     return Offset.initial("r", dict.fromkeys(ends, 0)).advanced(ends, {}, plan, Books())
 

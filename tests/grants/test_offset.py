@@ -9,19 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.grants.plans import (
+    KEEP_ALL,
+    SCALE,
+    ChosenPlan,
+    KeyPlan,
+    SamplePlan,
+    UtilityPlan,
+    WindowPlan,
+)
 from penstock.vocabulary.errors import InvalidInputError
 
 positions = st.dictionaries(st.integers(0, 99), st.integers(0, 2**53), max_size=4)
 counts = st.integers(0, 2**53)
 books = st.builds(Books, counts, counts, counts, counts, counts)
-plans = st.just(KEEP_ALL) | st.builds(
-    Plan,
-    st.sampled_from(["row", "segment", "key"]),
-    st.integers(0, SCALE),
-    st.integers(0, SCALE),
-    st.integers(0, 64),
-    st.integers(0, 2**31),
+coins, seeds = st.integers(0, SCALE), st.integers(0, 2**31)
+places = st.dictionaries(st.integers(0, 99), st.lists(counts, max_size=4).map(tuple), max_size=3)
+plans = st.one_of(
+    st.just(KEEP_ALL),
+    st.builds(SamplePlan, st.sampled_from(["row", "segment"]), coins, coins, seeds, coins),
+    st.builds(KeyPlan, st.integers(0, 64), seeds),
+    st.builds(ChosenPlan, places, coins),
+    st.builds(UtilityPlan, st.text(), st.floats(allow_nan=False), coins, seeds),
+    st.builds(WindowPlan, st.text(), counts, counts, st.lists(counts, max_size=4).map(tuple), places),
 )
 offsets = st.builds(
     Offset,
@@ -60,7 +70,7 @@ def test_an_offset_of_a_plain_grant_is_short() -> None:
 def test_grants_follow_each_other_and_their_books_add_up() -> None:
     first = Offset.initial("r", {0: 10, 1: 0})
     assert (first.grant, first.books, first.tick) == (0, Books(), False)
-    plan = Plan("row", row_keep=SCALE // 2, seed=4)
+    plan = SamplePlan("row", row_keep=SCALE // 2, seed=4)
     second = first.advanced({0: 20, 1: 6}, {0: 13, 1: 0}, plan, Books(7, 6, 3))
     assert (second.grant, second.start, second.end) == (1, {0: 10, 1: 0}, {0: 20, 1: 6})
     assert second.late == {0: 13}, "partition 1 has no late rows"
@@ -106,7 +116,7 @@ def test_rows_that_are_admitted_stand_for_all_that_were_offered_up_to_them(
 
 def test_a_grant_that_admits_nothing_leaves_its_rows_to_the_next_also_over_ticks() -> None:
     first = Offset.initial("r", {0: 0}).advanced({0: 100}, {}, KEEP_ALL, Books(100))
-    nothing = Plan("row", row_keep=0)
+    nothing = SamplePlan("row", row_keep=0)
     empty = first.advanced({0: 180}, {}, nothing, Books(0, 80)).follows(first, False, 0)
     tick = empty.advanced({0: 180}, {}, KEEP_ALL, Books()).follows(empty, False, 0)
     third = tick.advanced({0: 200}, {}, KEEP_ALL, Books(20)).follows(tick, False, 20)

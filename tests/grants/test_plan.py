@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import kept_rows
 
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan, grant_seed, kept_buckets, kept_rows, opened, plan_for
+from penstock.grants.plans import (
+    KEEP_ALL,
+    SCALE,
+    KeyPlan,
+    SamplePlan,
+    ShedPlan,
+    grant_seed,
+    plan_for,
+    plan_from_json,
+)
 from penstock.vocabulary.errors import InvalidInputError
 
 SEGMENT_ROWS = 100
@@ -18,11 +28,11 @@ fractions = st.floats(0.0, 1.0)
 seeds = st.integers(0, 2**31 - 1)
 
 
-def kept(plan: Plan, partition: int, segments: int) -> np.ndarray:
+def kept(plan: ShedPlan, partition: int, segments: int) -> np.ndarray:
     """Which of the rows of whole segments are kept."""
     firsts = np.arange(segments, dtype=np.int64) * SEGMENT_ROWS
     inside = kept_rows(plan, partition, 0, segments * SEGMENT_ROWS)
-    return inside & np.repeat(opened(plan, partition, firsts), SEGMENT_ROWS)
+    return inside & np.repeat(plan.opens(partition, firsts), SEGMENT_ROWS)
 
 
 @given(fractions, seeds, st.integers(0, 40), st.integers(0, 10**12), st.integers(1, 300), st.data())
@@ -44,8 +54,8 @@ def test_a_segment_is_opened_or_not_whatever_it_is_asked_together_with(
     keep: float, seed: int, partition: int, firsts: list[int]
 ) -> None:
     plan = plan_for(keep, "segment", seed)
-    together = opened(plan, partition, np.array(firsts, np.int64))
-    alone = [bool(opened(plan, partition, np.array([first], np.int64))[0]) for first in firsts]
+    together = plan.opens(partition, np.array(firsts, np.int64))
+    alone = [bool(plan.opens(partition, np.array([first], np.int64))[0]) for first in firsts]
     assert together.tolist() == alone
 
 
@@ -63,7 +73,7 @@ def test_the_kept_part_is_the_keep_fraction_within_binomial_bounds(
     of_segment = o * (SEGMENT_ROWS * r * (1 - r) + (SEGMENT_ROWS * r) ** 2) - (SEGMENT_ROWS * keep) ** 2
     deviation = math.sqrt(max(0.0, segments * of_segment))
     assert abs(int(kept(plan, 3, segments).sum()) - keep * rows) <= 4.5 * deviation
-    assert plan.keep_probability() == pytest.approx(keep, abs=1e-8)
+    assert plan.chance() == pytest.approx(keep, abs=1e-8)
 
 
 def test_rows_are_kept_evenly_along_the_stream_and_partitions_differ() -> None:
@@ -79,9 +89,9 @@ def test_rows_are_kept_evenly_along_the_stream_and_partitions_differ() -> None:
 
 
 def test_the_coins_of_rows_do_not_follow_those_of_their_segment() -> None:
-    plan = Plan("row", segment_keep=SCALE // 2, row_keep=SCALE // 2, seed=5)
+    plan = SamplePlan("row", segment_keep=SCALE // 2, row_keep=SCALE // 2, seed=5)
     firsts = np.arange(4000, dtype=np.int64) * SEGMENT_ROWS
-    is_open = opened(plan, 0, firsts)
+    is_open = plan.opens(0, firsts)
     first_rows = kept_rows(plan, 0, 0, 4000 * SEGMENT_ROWS)[firsts]
     assert first_rows[is_open].mean() == pytest.approx(0.5, abs=0.05)
 
@@ -96,7 +106,7 @@ def test_auto_skips_whole_segments_where_little_is_kept_and_opens_the_others_for
         assert plan.segment_keep == SCALE
     else:
         assert plan.segment_keep == pytest.approx(2 * keep * SCALE, abs=1)
-    assert plan.keep_probability() == pytest.approx(keep, abs=1e-9)
+    assert plan.chance() == pytest.approx(keep, abs=1e-9)
 
 
 @given(seeds, st.integers(1, 256), fractions, fractions)
@@ -104,8 +114,8 @@ def test_a_cohort_of_keys_only_grows_with_the_keep_fraction(
     seed: int, buckets: int, one: float, two: float
 ) -> None:
     fewer, more = sorted((one, two))
-    small = kept_buckets(Plan("key", key_keep=round(fewer * buckets), seed=seed), buckets)
-    large = kept_buckets(Plan("key", key_keep=round(more * buckets), seed=seed), buckets)
+    small = KeyPlan(key_keep=round(fewer * buckets), seed=seed).kept_buckets(buckets)
+    large = KeyPlan(key_keep=round(more * buckets), seed=seed).kept_buckets(buckets)
     assert small.sum() == round(fewer * buckets)
     assert not (small & ~large).any()
 
@@ -113,8 +123,8 @@ def test_a_cohort_of_keys_only_grows_with_the_keep_fraction(
 @given(fractions, st.sampled_from(["auto", "row", "segment", "key"]), seeds)
 def test_a_plan_survives_json(keep: float, sampling: str, seed: int) -> None:
     plan = plan_for(keep, sampling, seed, key_buckets=64)  # type: ignore[arg-type]
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    assert plan.keep_probability(64) == pytest.approx(keep, abs=0.5 / 64 if sampling == "key" else 1e-8)
+    assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert plan.chance(64) == pytest.approx(keep, abs=0.5 / 64 if sampling == "key" else 1e-8)
 
 
 def test_keeping_everything_is_said_in_no_bytes() -> None:
@@ -128,7 +138,7 @@ def test_keeping_everything_is_said_in_no_bytes() -> None:
 def test_keeping_nothing_keeps_nothing(sampling: str) -> None:
     plan = plan_for(0.0, sampling, 3, key_buckets=8)  # type: ignore[arg-type]
     if sampling == "key":
-        assert not kept_buckets(plan, 8).any()
+        assert not plan.kept_buckets(8).any()
     else:
         assert not kept(plan, 0, 50).any()
 

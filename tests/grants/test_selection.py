@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
+from tests.plans import kept_rows
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan, kept_buckets, kept_rows, opened, plan_for
+from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, plan_for
 from penstock.grants.selection import (
     Piece,
     Range,
@@ -26,7 +27,8 @@ from penstock.grants.selection import (
     share_out,
 )
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.hashing import key_buckets
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
@@ -83,8 +85,8 @@ def is_kept(log: EmbeddedLog, offset: Offset, p: int) -> list[int]:
     for segment in log.headers(p, 0, log.end(p)):
         if offset.plan.unit == "key":
             buckets = key_buckets(log.read(segment).column("sensor"), BUCKETS)
-            mask = kept_buckets(offset.plan, BUCKETS)[buckets]
-        elif opened(offset.plan, p, np.array([segment.first_position]))[0]:
+            mask = offset.plan.kept_buckets(BUCKETS)[buckets]
+        elif offset.plan.opens(p, np.array([segment.first_position]))[0]:
             mask = kept_rows(offset.plan, p, segment.first_position, segment.end_position)
         else:
             continue
@@ -184,11 +186,11 @@ def test_a_segment_that_is_not_opened_is_not_read(log: EmbeddedLog) -> None:
             return log.read(segment)  # type: ignore[arg-type]
 
     counting = Counting()
-    plan = Plan("row", segment_keep=SCALE // 4, row_keep=SCALE // 2, seed=3)
+    plan = SamplePlan("row", segment_keep=SCALE // 4, row_keep=SCALE // 2, seed=3)
     stretch = Range(0, 0, log.end(0), 0)
     assert list(read_range(counting, plan, stretch))  # type: ignore[arg-type]
     firsts = np.array([s.first_position for s in log.headers(0, 0, log.end(0))])
-    assert counting.read_firsts == firsts[opened(plan, 0, firsts)].tolist()
+    assert counting.read_firsts == firsts[plan.opens(0, firsts)].tolist()
     assert 0 < len(counting.read_firsts) < firsts.size / 2
 
 
@@ -196,7 +198,7 @@ def test_counting_by_key_reads_only_the_segments_that_a_grant_cuts(log: Embedded
     second, third = log.headers(0, 0, log.end(0))[1:3]
     plan = plan_for(0.5, "key", 2, BUCKETS)
     whole = Offset("r", {0: second.first_position}, {0: third.end_position}, plan=plan)
-    kept = kept_buckets(plan, BUCKETS)
+    kept = plan.kept_buckets(BUCKETS)
     expected = sum(np.array(s.key_counts)[kept].sum() for s in (second, third))
     assert select(log, whole)[0].kept.sum() == expected
     cut = Offset("r", {0: second.first_position + 1}, {0: third.end_position}, plan=plan)
@@ -210,7 +212,7 @@ def estimates(log: EmbeddedLog, keep: float, sampling: str, seed: int, end: int)
     plan = evened(log, Offset("r", {0: 0}, {0: end}, plan=plan))
     pieces = list(read_range(log, plan, Range(0, 0, end, 0)))
     values = np.concatenate([np.empty(0)] + [p.rows.column("value").to_numpy() for p in pieces])
-    weight = 1 / plan.keep_probability()
+    weight = 1 / plan.chance()
     return values.size, weight * values.size, weight * float(values.sum())
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import SCALE, Plan, opened
+from penstock.grants.plans import SCALE, ChosenPlan, SamplePlan
 from penstock.grants.sampling_units import DRAWN_TYPE, drawn_by, drawn_column
 from penstock.grants.selection import Range, evened, grant_books, read_range, select
 from penstock.grants.sic import row_sic, window_rows
@@ -64,7 +64,7 @@ def test_of_the_sic_that_rows_of_a_segment_bring_a_query_counts_the_part_of_one_
 
 
 def chosen(drawn: int = 0) -> Offset:
-    plan = Plan("chosen", chosen={0: (300, 500, 600)}, drawn=drawn)
+    plan = ChosenPlan(chosen={0: (300, 500, 600)}, drawn=drawn)
     return Offset("r", {0: 250}, {0: 900}, 3, {0: 0}, plan, Books())
 
 
@@ -86,9 +86,9 @@ def test_a_chosen_plan_and_its_sic_survive_the_offset_log() -> None:
 
 
 def test_a_chance_is_known_only_where_coins_chose() -> None:
-    assert chosen().plan.keep_probability() is None
-    assert chosen(SCALE // 2).plan.keep_probability() == pytest.approx(0.5)
-    assert opened(chosen().plan, 1, np.array([300])).tolist() == [False], "of another partition"
+    assert chosen().plan.chance() is None
+    assert chosen(SCALE // 2).plan.chance() == pytest.approx(0.5)
+    assert chosen().plan.opens(1, np.array([300])).tolist() == [False], "of another partition"
 
 
 def test_rows_say_how_they_were_drawn(log: EmbeddedLog) -> None:
@@ -101,5 +101,5 @@ def test_rows_say_how_they_were_drawn(log: EmbeddedLog) -> None:
     assert all(row["known"] and row["within"] == 0.0 for row in first)
     assert len({row["unit"] for row in first}) <= 2, "segments are set against each other"
     assert not drawn_by(log, chosen()).known
-    late = Offset("r", {0: 250}, {0: 900}, 3, {0: 350}, Plan(), Books())
+    late = Offset("r", {0: 250}, {0: 900}, 3, {0: 350}, SamplePlan(), Books())
     assert not drawn_by(log, late).known, "late rows had no chance"

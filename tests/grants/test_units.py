@@ -11,18 +11,10 @@ from tests.benches import bench_module
 from tests.effort import tries
 
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import (
-    SCALE,
-    Plan,
-    Sampling,
-    bucket_ranks,
-    kept_buckets,
-    opened,
-    opening_tosses,
-    plan_for,
-)
+from penstock.grants.plans import SCALE, KeyPlan, SamplePlan, Sampling, plan_for
+from penstock.grants.plans.sample import effective_segments
 from penstock.grants.sampling_units import NO_UNIT, UnitColumns, drawn_by
-from penstock.grants.selection import effective_segments, evened
+from penstock.grants.selection import evened
 
 windows = bench_module("micro.sampled_windows")
 MadeStream, Overload, StreamShape = windows.MadeStream, windows.Overload, windows.StreamShape
@@ -69,7 +61,7 @@ def test_the_opened_segments_are_those_with_a_unit() -> None:
     drawn = drawn_by(STREAM, offset)
     for p, columns in drawn.segments.items():
         first = STREAM.header_arrays(p, 0, offset.end[p]).first_position
-        assert columns.first.tolist() == first[opened(offset.plan, p, first)].tolist()
+        assert columns.first.tolist() == first[offset.plan.opens(p, first)].tolist()
     assert drawn.within == pytest.approx(SCALE / offset.plan.row_keep - 1)
 
 
@@ -98,7 +90,7 @@ def test_units_of_buckets_last_and_buckets_that_are_shed_have_none() -> None:
     few, many = (drawn_by(STREAM, offset).buckets for offset in (one, more))
     assert few is not None
     assert many is not None
-    kept = kept_buckets(one.plan, STREAM.key_buckets)
+    kept = one.plan.kept_buckets(STREAM.key_buckets)
     assert (few.unit[kept] == many.unit[kept]).all()
     assert ((few.unit == NO_UNIT) == ~kept).all()
 
@@ -108,16 +100,16 @@ def test_units_of_two_readers_differ() -> None:
     mine, other = (drawn_by(STREAM, o).buckets for o in (offset, replace(offset, reader="another")))
     assert mine is not None
     assert other is not None
-    kept = kept_buckets(offset.plan, STREAM.key_buckets)
+    kept = offset.plan.kept_buckets(STREAM.key_buckets)
     assert not set(mine.unit[kept]) & set(other.unit[kept])
 
 
 def test_ranks_and_tosses_say_what_is_kept() -> None:
-    plan = Plan("key", key_keep=9, seed=3)
-    assert sorted(bucket_ranks(plan, 32)) == list(range(32))
-    assert (kept_buckets(plan, 32) == (bucket_ranks(plan, 32) < 9)).all()
-    plan, first = Plan("segment", segment_keep=SCALE // 3, seed=3), np.arange(0, 900, 9)
-    assert (opened(plan, 1, first) == (opening_tosses(plan, 1, first) < SCALE // 3)).all()
+    plan = KeyPlan(key_keep=9, seed=3)
+    assert sorted(plan.ranks(32)) == list(range(32))
+    assert (plan.kept_buckets(32) == (plan.ranks(32) < 9)).all()
+    plan, first = SamplePlan("segment", segment_keep=SCALE // 3, seed=3), np.arange(0, 900, 9)
+    assert (plan.opens(1, first) == (plan.tosses(1, first) < SCALE // 3)).all()
 
 
 def test_weights_of_an_evened_grant_of_whole_segments_add_up_to_its_rows() -> None:
@@ -194,4 +186,4 @@ def test_where_a_few_segments_have_most_rows_more_are_opened_and_their_rows_samp
     offset = offset.advanced({0: stream.end()}, {}, plan_for(0.2, "auto", 3), Books())
     plan = evened(stream, offset)
     assert plan.segment_keep > offset.plan.segment_keep
-    assert plan.keep_probability() == pytest.approx(0.2, rel=1e-6)
+    assert plan.chance() == pytest.approx(0.2, rel=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,18 +16,17 @@ from hypothesis import strategies as st
 from penstock.config.shedding import SemanticSettings
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import SCALE, Plan
-from penstock.grants.sampling_units import drawn_by
-from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
-from penstock.grants.values import (
+from penstock.grants.plans import SCALE, ShedPlan, UtilityPlan, WindowPlan
+from penstock.grants.plans.values import (
     NO_WINDOW,
     WORTHLESS,
     check_window_column,
     keep_best,
-    kept_by_value,
     utilities,
     window_numbers,
 )
+from penstock.grants.sampling_units import drawn_by
+from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
 from penstock.lanes.lane import shed_rows
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -50,11 +50,11 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
         yield made
 
 
-BEST = Plan("utility", row_keep=SCALE // 2, seed=3, by="v", least=7.0)
-WHOLE = Plan("window", by="at", size_us=SECOND, windows=(2, 3, 7), decided=8, chosen={0: (200, 300, 700)})
+BEST = UtilityPlan(row_keep=SCALE // 2, seed=3, by="v", least=7.0)
+WHOLE = WindowPlan(by="at", size_us=SECOND, windows=(2, 3, 7), decided=8, chosen={0: (200, 300, 700)})
 
 
-def offset_of(plan: Plan) -> Offset:
+def offset_of(plan: ShedPlan) -> Offset:
     return Offset("r", {0: 250}, {0: 930}, 3, {0: 260}, plan, Books())
 
 
@@ -84,7 +84,7 @@ def test_kept_windows_are_whole_and_others_are_not_read(log: EmbeddedLog) -> Non
 
 
 @pytest.mark.parametrize("plan", [BEST, WHOLE])
-def test_books_tasks_and_the_shed_lane_agree_to_the_row(log: EmbeddedLog, plan: Plan) -> None:
+def test_books_tasks_and_the_shed_lane_agree_to_the_row(log: EmbeddedLog, plan: ShedPlan) -> None:
     offset = offset_of(plan)
     assert evened(log, offset) == plan
     books = grant_books(log, offset, select(log, offset))
@@ -100,8 +100,8 @@ def test_books_tasks_and_the_shed_lane_agree_to_the_row(log: EmbeddedLog, plan: 
 
 
 @pytest.mark.parametrize("plan", [BEST, WHOLE])
-def test_no_row_has_a_known_chance(log: EmbeddedLog, plan: Plan) -> None:
-    assert plan.keep_probability() is None
+def test_no_row_has_a_known_chance(log: EmbeddedLog, plan: ShedPlan) -> None:
+    assert plan.chance() is None
     assert not plan.keeps_all
     assert not drawn_by(log, offset_of(plan)).known
 
@@ -115,8 +115,11 @@ def test_a_log_behind_a_server_gives_the_same_rows(log: EmbeddedLog) -> None:
 def test_null_and_nan_are_worth_least_and_infinities_are_finite() -> None:
     rows = pa.record_batch({"x": [1.0, None, float("nan"), float("inf"), float("-inf")]})
     assert utilities([rows], "x").tolist() == [1.0, WORTHLESS, WORTHLESS, -WORTHLESS, WORTHLESS]
-    plan = Plan("utility", by="x", row_keep=SCALE, least=1.0)
-    assert kept_by_value(plan, [rows], 0, np.arange(5)).tolist() == [True, False, False, True, False]
+    plan = UtilityPlan(by="x", row_keep=SCALE, least=1.0)
+    nowhere: Any = None
+    kept = plan.keeps(nowhere, 0, np.arange(5), [rows])
+    assert kept is not None
+    assert kept.tolist() == [True, False, False, True, False]
 
 
 def test_an_expression_without_columns_is_worth_the_same_for_all_rows() -> None:

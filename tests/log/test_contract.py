@@ -13,8 +13,9 @@ import pytest
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.hashing import key_buckets
 from penstock.streams.paced.schedule import Schedule
 from penstock.streams.paced.stream import create_paced
 from penstock.streams.protocol import StreamLog

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.hashing import key_buckets
 from penstock.streams.protocol import AppendKey
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError

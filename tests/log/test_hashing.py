@@ -9,8 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.streams.embedded.writer import key_buckets
-from penstock.streams.hashing import crc32_of
+from penstock.streams.hashing import crc32_of, key_buckets
 
 
 @given(st.lists(st.text(max_size=40), max_size=120), st.integers(0, 5))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.policies.load.deadline import DeadlineConfig, DeadlineManager
 from penstock.testing import observation
 from penstock.vocabulary.errors import InvalidInputError
-from penstock.vocabulary.model import BatchTiming, DelayStats, Grant, Observation, WaitingRows
+from penstock.vocabulary.model import Admission, BatchTiming, DelayStats, Observation, WaitingRows
 
 HOPELESS_S, MUST_S = pytest.approx(8.04), pytest.approx(8.39)
 
@@ -45,7 +45,7 @@ def waiting(arrival_s: list[float], rows: list[float], **others: object) -> Obse
     return observation(**values | others)
 
 
-def granted(manager: DeadlineManager, seen: Observation) -> Grant:
+def granted(manager: DeadlineManager, seen: Observation) -> Admission:
     decision = manager.decide(seen)
     assert decision.grant is not None
     assert decision.keep_fraction == decision.grant.keep_fraction
@@ -56,11 +56,11 @@ def test_the_oldest_rows_that_fit_are_admitted_and_nothing_is_shed() -> None:
     recent = [9.1, 9.2, 9.3, 9.4, 9.5, 9.6, 9.7, 9.8, 9.9]
     grant = granted(deadline(), waiting(recent, [10] * 9))
     # 70 of 90 rows, and none of them is from before 8.04 s
-    assert grant == Grant(9.7, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
+    assert grant == Admission(9.7, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
 
 
 def test_rows_of_one_arrival_time_are_split_by_a_limit() -> None:
-    assert granted(deadline(), waiting([9.5], [500])) == Grant(9.5, HOPELESS_S, 1.0, pytest.approx(70))
+    assert granted(deadline(), waiting([9.5], [500])) == Admission(9.5, HOPELESS_S, 1.0, pytest.approx(70))
 
 
 def test_all_that_waits_is_admitted_while_it_fits() -> None:
@@ -79,7 +79,7 @@ def test_nothing_is_admitted_while_the_network_is_full() -> None:
 
 def test_rows_that_are_late_already_are_shed_and_the_rest_is_admitted() -> None:
     grant = granted(deadline(), waiting([7.0, 8.0, 8.2, 9.0], [500, 500, 60, 10]))
-    assert grant == Grant(9.0, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
+    assert grant == Admission(9.0, HOPELESS_S, 1.0, limit_rows=pytest.approx(70))
 
 
 def test_work_ahead_makes_more_rows_hopeless() -> None:
@@ -90,7 +90,7 @@ def test_work_ahead_makes_more_rows_hopeless() -> None:
 def test_of_more_urgent_rows_than_fit_a_uniform_sample_is_admitted() -> None:
     seen = waiting([8.1, 8.2, 8.3, 9.0], [100, 100, 100, 50])
     decision = deadline().decide(seen)
-    assert decision.grant == Grant(MUST_S, HOPELESS_S, pytest.approx(70 / 300))
+    assert decision.grant == Admission(MUST_S, HOPELESS_S, pytest.approx(70 / 300))
     assert decision.keep_fraction == pytest.approx(70 / 300)
     assert decision.expected.admitted_rows == pytest.approx(70)
     assert decision.reason == "room for 70 of 350 waiting rows, 0.00 s of work ahead, headroom 1.000"
@@ -100,7 +100,7 @@ def test_of_more_urgent_rows_than_fit_the_oldest_can_be_shed_instead() -> None:
     times = (8.05 + 0.001 * np.arange(300)).tolist()
     grant = granted(deadline(victims="oldest"), waiting(times, [1] * 300))
     # 230 of the 300 go: those before the 230th
-    assert grant == Grant(MUST_S, pytest.approx(times[229]), 1.0)
+    assert grant == Admission(MUST_S, pytest.approx(times[229]), 1.0)
 
 
 def test_a_few_hopeless_rows_are_sampled_with_the_others_where_that_is_asked_for() -> None:
@@ -166,7 +166,7 @@ def test_the_first_grant_is_bounded_however_much_waits() -> None:
         waiting([1.0, 1.2, 1.29, 1.4, 9.9], [5, 5, 5, 1000, 100_000], cost_per_row_s=None)
     )
     # 0.15 of the target from the first row on, all of it, nothing shed
-    assert decision.grant == Grant(pytest.approx(1.3), -math.inf, 1.0)
+    assert decision.grant == Admission(pytest.approx(1.3), -math.inf, 1.0)
     assert decision.expected.admitted_rows == 15
     assert decision.reason == "first rows, to learn their cost"
 
@@ -178,7 +178,7 @@ def test_the_first_grant_never_reaches_into_the_future() -> None:
 
 def test_nothing_waiting_is_answered_with_an_empty_grant() -> None:
     decision = deadline().decide(observation())
-    assert decision.grant == Grant(-math.inf, -math.inf, 1.0)
+    assert decision.grant == Admission(-math.inf, -math.inf, 1.0)
     assert decision.reason == "nothing waits"
     assert decision.expected.admitted_rows == 0.0
 
@@ -281,13 +281,13 @@ BATCH = BatchTiming(fixed_s=0.2, row_s=0.001, length_s=0.8, cycle_s=1.0)
 def test_a_micro_batch_holds_what_its_length_allows_and_the_oldest_rows_go_first() -> None:
     seen = waiting([9.0, 9.5, 9.9], [300, 290, 400], batch=BATCH)
     # it ends in 0.8 s: rows from before 8.84 s are hopeless; 590 from before 9.84 s must be decided, and fit
-    assert granted(deadline(), seen) == Grant(9.9, pytest.approx(8.84), 1.0, pytest.approx(600))
+    assert granted(deadline(), seen) == Admission(9.9, pytest.approx(8.84), 1.0, pytest.approx(600))
 
 
 def test_rows_that_would_be_late_at_the_end_of_the_next_micro_batch_are_sampled_now() -> None:
     seen = waiting([9.0, 9.5, 9.9], [400, 400, 200], batch=BATCH)
     decision = deadline().decide(seen)
-    assert decision.grant == Grant(pytest.approx(9.84), pytest.approx(8.84), pytest.approx(0.75))
+    assert decision.grant == Admission(pytest.approx(9.84), pytest.approx(8.84), pytest.approx(0.75))
     assert decision.expected.admitted_rows == pytest.approx(600)
     oldest = granted(deadline(victims="oldest"), seen)
     assert (oldest.shed_before_s, oldest.keep_fraction) == (9.0, 1.0), "to the resolution of the headers"

@@ -17,7 +17,7 @@ from penstock.sim.engine.plant import Machine, SimulatedPlant
 from penstock.sim.workloads.network import Kind, Network, Operator
 from penstock.sim.workloads.networks import PHAM_HEADROOM, borealis, qn_flat
 from penstock.vocabulary.errors import InvalidInputError
-from penstock.vocabulary.model import Decision, FloatArray, Grant, Observation, QueryClass
+from penstock.vocabulary.model import Admission, Decision, FloatArray, Observation, QueryClass
 
 GOLD = QueryClass("gold", delay_target_s=2.0)
 
@@ -545,12 +545,12 @@ def test_a_grant_sheds_what_is_late_admits_up_to_its_cut_and_leaves_the_rest_wai
     one = plant.observe()
     assert one is not None
     # before 0.205 s: 20 rows; from there to 0.605 s: 40; the other 40 wait
-    plant.apply(Decision(one.id, 1.0, "scripted", grant=Grant(0.605, 0.205, 1.0)))
+    plant.apply(Decision(one.id, 1.0, "scripted", grant=Admission(0.605, 0.205, 1.0)))
     assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (40, 20, 40)
     two = plant.observe()
     assert two is not None
     assert (two.admitted_rows, two.shed_rows, two.departed_rows) == (40, 20, 40)
-    plant.apply(Decision(two.id, 0.5, "scripted", grant=Grant(99.0, -np.inf, 0.5)))
+    plant.apply(Decision(two.id, 0.5, "scripted", grant=Admission(99.0, -np.inf, 0.5)))
     assert plant.waiting_rows == 0
     assert 55 - 15 <= plant.admitted_rows <= 65 + 15
 
@@ -559,7 +559,7 @@ def test_a_grant_into_a_full_queue_leaves_the_rest_waiting() -> None:
     plant = granted_plant(queue_rows=8)
     one = plant.observe()
     assert one is not None
-    plant.apply(Decision(one.id, 1.0, "scripted", grant=Grant(1.0, -np.inf, 1.0)))
+    plant.apply(Decision(one.id, 1.0, "scripted", grant=Admission(1.0, -np.inf, 1.0)))
     assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (8, 0, 92)
 
 
@@ -569,12 +569,12 @@ def test_a_grant_with_a_limit_splits_rows_of_one_arrival_time_and_takes_the_olde
     one = plant.observe()
     assert one is not None
     # of the ten at 0.1 s, late, all are shed; of the twenty others thirteen come in
-    plant.apply(Decision(one.id, 1.0, "scripted", grant=Grant(0.4, 0.15, 1.0, limit_rows=13.0)))
+    plant.apply(Decision(one.id, 1.0, "scripted", grant=Admission(0.4, 0.15, 1.0, limit_rows=13.0)))
     assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (13, 10, 7)
     two = plant.observe()
     assert two is not None
     assert two.waiting.arrival_s[0] == pytest.approx(0.3)
-    plant.apply(Decision(two.id, 1.0, "scripted", grant=Grant(0.4, 0.0, 1.0, limit_rows=0.0)))
+    plant.apply(Decision(two.id, 1.0, "scripted", grant=Admission(0.4, 0.0, 1.0, limit_rows=0.0)))
     assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (13, 10, 7)
 
 
@@ -593,7 +593,7 @@ def test_a_limit_is_shared_by_the_sources_in_proportion_to_what_waits() -> None:
         one = plant.observe()
         assert one is not None
         before = plant.admitted_rows
-        plant.apply(Decision(one.id, 1.0, "scripted", grant=Grant(one.now_s, 0.0, 1.0, limit_rows=limit)))
+        plant.apply(Decision(one.id, 1.0, "scripted", grant=Admission(one.now_s, 0.0, 1.0, limit_rows=limit)))
         assert plant.admitted_rows - before == limit
     assert plant.observe() is not None
     completed = [plant.totals()[label].completed for label in "abc"]
@@ -611,7 +611,7 @@ def test_rows_that_are_shed_take_no_share_of_a_limit() -> None:
     arrivals = [np.full(900, 0.1), np.full(100, 0.8)]
     plant = SimulatedPlant(Network("two", operators), arrivals, GOLD, 1.0, 4.0, grants=True)
     assert plant.observe() is not None
-    plant.apply(Decision(1, 1.0, "scripted", grant=Grant(1.0, 0.5, 1.0, limit_rows=50.0)))
+    plant.apply(Decision(1, 1.0, "scripted", grant=Admission(1.0, 0.5, 1.0, limit_rows=50.0)))
     assert (plant.admitted_rows, plant.shed_rows, plant.waiting_rows) == (50, 900, 50)
 
 

@@ -19,11 +19,12 @@ from tests.waits import PATIENCE_S, until
 
 from penstock.config.flow import load_flow_config
 from penstock.control.core.governor import Governor
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.host.server import ControlServer
 from penstock.spark.source.data_source import SourceOptions
-from penstock.spark.source.link import FIRST_ROWS, Asking, Given
+from penstock.spark.source.link import FIRST_ROWS, Asking
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -99,11 +100,11 @@ def start(reader: str = "fraud-1", partitions: int = 2) -> Offset:
     return Offset.initial(reader, dict.fromkeys(range(partitions), 0))
 
 
-def taken(given: Given, offset: Offset) -> int:
+def taken(given: Grant, offset: Offset) -> int:
     return sum(end - offset.end[p] for p, end in given.end.items())
 
 
-def advanced(offset: Offset, given: Given) -> Offset:
+def advanced(offset: Offset, given: Grant) -> Offset:
     return offset.advanced(given.end, given.late, given.plan, Books(taken(given, offset)), given.ungoverned)
 
 
@@ -190,7 +191,7 @@ def test_a_control_plane_that_hangs_is_left_behind_and_tried_again_each_time(
                 offset = advanced(offset, given)
                 asking.planned(offset, FIRST_ROWS)
                 batches += 1
-        assert taken(Given(offset.end, {}, KEEP_ALL), start()) <= 3 * (FIRST_ROWS + 1)
+        assert taken(Grant(offset.end, {}, KEEP_ALL), start()) <= 3 * (FIRST_ROWS + 1)
         asking.close()
 
 

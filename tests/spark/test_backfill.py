@@ -20,7 +20,7 @@ from penstock.backfill.revisions import LogRevisions, ParquetRevisions, newest
 from penstock.backfill.work import backfill, read_lane
 from penstock.grants.journal import JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, Plan, plan_for
+from penstock.grants.plans import KEEP_ALL, ShedPlan, plan_for
 from penstock.grants.selection import grant_books, select
 from penstock.lanes.lane import shed_rows
 from penstock.lanes.progress import Stretch
@@ -68,7 +68,7 @@ class Shedding:
             self.log.append(pa.record_batch(columns, schema=SCHEMA), p)
             self.rows += rows
 
-    def grant(self, plan: Plan = KEEP_ALL, late_rows: int = 0, poison: bool = False) -> None:
+    def grant(self, plan: ShedPlan = KEEP_ALL, late_rows: int = 0, poison: bool = False) -> None:
         end = {p: self.log.end(p) for p in (0, 1)}
         late = {p: min(self.offset.end[p] + late_rows, end[p]) for p in end}
         draft = self.offset.advanced(end, late, plan, Books())

@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL, SamplePlan, ShedPlan
 from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
-from penstock.spark.source.link import Given
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.protocol import KEPT
 
-NOTHING = Plan("row", row_keep=0)
+NOTHING = SamplePlan("row", row_keep=0)
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def _planner(stream: Path, poison_after: int = 0) -> _Planner:
     return _Planner(SourceOptions(str(stream), str(stream), metadata=(KEPT,), poison_after=poison_after))
 
 
-def grant(planner: _Planner, start: Offset, end: int, plan: Plan, late: int = 0) -> Offset:
-    return planner._propose(start, Given({0: end}, {0: late}, plan))
+def grant(planner: _Planner, start: Offset, end: int, plan: ShedPlan, late: int = 0) -> Offset:
+    return planner._propose(start, Grant({0: end}, {0: late}, plan))
 
 
 def kept(planner: _Planner, offset: Offset) -> list[float]:

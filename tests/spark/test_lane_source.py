@@ -15,7 +15,7 @@ from penstock.backfill.lane_source import LaneReader, LaneTask, Part, read_parts
 from penstock.backfill.work import backfill
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Offset
-from penstock.grants.plan import plan_for
+from penstock.grants.plans import plan_for
 from penstock.grants.selection import Range, read_range
 from penstock.lanes.lane import shed_rows
 from penstock.spark.source.metadata import spark_schema

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.spark.source.data_source import SourceOptions, _Planner, limited
-from penstock.spark.source.link import Asking, Given
+from penstock.spark.source.link import Asking
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
@@ -43,7 +44,7 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return tmp_path / "s"
 
 
-def planner(stream: Path, asked: Callable[[Offset], Given | None] | None = None) -> _Planner:
+def planner(stream: Path, asked: Callable[[Offset], Grant | None] | None = None) -> _Planner:
     made = _Planner(SourceOptions(str(stream), str(stream)))
     if asked is not None:
 
@@ -53,7 +54,7 @@ def planner(stream: Path, asked: Callable[[Offset], Given | None] | None = None)
             def __init__(self) -> None:
                 self.leads = True
 
-            def ask(self, start: Offset, ends: object, take_all: bool = False) -> Given | None:
+            def ask(self, start: Offset, ends: object, take_all: bool = False) -> Grant | None:
                 return asked(start)
 
             def close(self) -> None:
@@ -96,7 +97,7 @@ def test_a_reader_beyond_what_is_left_is_refused_whatever_was_appended_since(
     with EmbeddedLog(stream) as log:
         append(log, rows)
         ends = {p: log.end(p) for p in range(log.partitions)}
-    again = planner(stream, (lambda _: Given(ends, {}, KEEP_ALL)) if governed else None)
+    again = planner(stream, (lambda _: Grant(ends, {}, KEEP_ALL)) if governed else None)
     with pytest.raises(
         InvalidInputError, match="still has the rows that this query has read; got stream s, "
     ):
@@ -107,7 +108,7 @@ def test_a_reader_beyond_what_is_left_is_refused_whatever_was_appended_since(
 
 
 def test_a_reader_that_has_not_read_the_lost_rows_goes_on_and_its_books_are_exact(stream: Path) -> None:
-    first = planner(stream, lambda start: Given(dict.fromkeys(start.end, 650), {}, KEEP_ALL))
+    first = planner(stream, lambda start: Grant(dict.fromkeys(start.end, 650), {}, KEEP_ALL))
     offset = first.next(first.initial())
     assert offset is not None
     first.close()

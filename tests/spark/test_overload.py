@@ -19,9 +19,9 @@ from tests.spark.helpers import begin, end_of, journal_offsets, offsets, query_s
 
 import penstock
 from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
+from penstock.grants.plans.values import window_numbers
 from penstock.grants.selection import Range, grant_books, read_range, select
-from penstock.grants.values import window_numbers
 from penstock.record.rundir import read_run
 from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced

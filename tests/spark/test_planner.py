@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.grants.grant import Grant
 from penstock.grants.journal import read_journal
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan
+from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, ShedPlan
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
 from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
-from penstock.spark.source.link import Given
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError
 
-HALF = Plan("row", row_keep=SCALE // 2, seed=3)
+HALF = SamplePlan("row", row_keep=SCALE // 2, seed=3)
 
 Plans = Callable[..., _Planner]
 
@@ -55,12 +55,12 @@ def plans(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
 
 
 def batch(
-    planner: _Planner, start: Offset, end: int, plan: Plan = KEEP_ALL, late: int = 0
+    planner: _Planner, start: Offset, end: int, plan: ShedPlan = KEEP_ALL, late: int = 0
 ) -> tuple[Offset, list[int]]:
     """A micro-batch as Spark runs it: the offset, and the values read."""
     planner._journal_of(start)
     planner.progress(start)
-    offset = planner._propose(start, Given({0: end}, {0: late}, plan))
+    offset = planner._propose(start, Grant({0: end}, {0: late}, plan))
     return offset, run(planner, start, offset)
 
 

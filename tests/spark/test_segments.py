@@ -28,7 +28,7 @@ from tests.spark.helpers import (
 from tests.waits import PATIENCE_S
 
 import penstock
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.grants.sampling_units import Drawn, drawn_column
 from penstock.grants.selection import Range, read_range
 from penstock.grants.sic import row_sic

@@ -30,7 +30,7 @@ from tests.spark.helpers import (
 
 import penstock
 from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import Range, read_range
 from penstock.grants.sic import row_sic
 from penstock.spark.source.metadata import spark_schema

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Offset
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.grants.sampling_units import Drawn, drawn_column
 from penstock.grants.selection import Piece, Range, ReadableLog, read_range
 from penstock.lanes.lane import NO_SEQ, offered_rows, shed_range

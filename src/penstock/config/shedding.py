@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from penstock.config.mistakes import Part, Seconds, as_invalid_input, checked, placing, refused
-from penstock.grants.values import check_window_column
+from penstock.grants.plans.values import check_window_column
 from penstock.policies.shedding import SHEDDERS, Shedder
 from penstock.policies.shedding.semantic import SemanticConfig
 from penstock.policies.shedding.window import WindowConfig

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL, ShedPlan, plan_from_json
 from penstock.vocabulary.errors import InvalidInputError
 
 FORMAT = 2
@@ -79,7 +79,7 @@ class Offset:
     end: Positions
     grant: int = 0
     late: Positions = field(default_factory=dict)
-    plan: Plan = KEEP_ALL
+    plan: ShedPlan = KEEP_ALL
     books: Books = Books()
     ungoverned: bool = False
     tick: bool = False
@@ -100,13 +100,13 @@ class Offset:
             "penstock": FORMAT,
             "reader": self.reader,
             "grant": self.grant,
-            "start": _encode(self.start),
-            "end": _encode(self.end),
+            "start": encode_positions(self.start),
+            "end": encode_positions(self.end),
             "books": self.books.to_json(),
         }
         for name in ("late", "marks"):
             if getattr(self, name):
-                encoded[name] = _encode(getattr(self, name))
+                encoded[name] = encode_positions(getattr(self, name))
         if self.plan != KEEP_ALL:
             encoded["plan"] = self.plan.to_json()
         for name in ("ungoverned", "tick"):
@@ -130,10 +130,10 @@ class Offset:
         return cls(
             reader=encoded["reader"],
             grant=encoded["grant"],
-            start=_decode(encoded["start"]),
-            end=_decode(encoded["end"]),
-            late=_decode(encoded.get("late", {})),
-            plan=Plan.from_json(encoded.get("plan", {})),
+            start=decode_positions(encoded["start"]),
+            end=decode_positions(encoded["end"]),
+            late=decode_positions(encoded.get("late", {})),
+            plan=plan_from_json(encoded.get("plan", {})),
             books=Books(*encoded["books"]),
             ungoverned=encoded.get("ungoverned", False),
             tick=encoded.get("tick", False),
@@ -141,7 +141,7 @@ class Offset:
             sic=encoded.get("sic", 0.0),
             empty_before=encoded.get("empty_before", 0),
             empty=encoded.get("empty", 0),
-            marks=_decode(encoded.get("marks", {})),
+            marks=decode_positions(encoded.get("marks", {})),
         )
 
     @property
@@ -155,7 +155,7 @@ class Offset:
         return self.empty_before + self.rows
 
     def advanced(
-        self, end: Positions, late: Positions, plan: Plan, books: Books, ungoverned: bool = False
+        self, end: Positions, late: Positions, plan: ShedPlan, books: Books, ungoverned: bool = False
     ) -> Offset:
         """The offset after the next grant, without marks; `books` are those of the grant alone."""
         return replace(
@@ -185,11 +185,13 @@ class Offset:
         return replace(carried, empty=0 if admitted else carried.stood_for)
 
 
-def _encode(positions: Positions) -> dict[str, int]:
+def encode_positions(positions: Positions) -> dict[str, int]:
+    """Positions as JSON has them."""
     return {str(p): int(position) for p, position in positions.items()}
 
 
-def _decode(encoded: Mapping[str, int]) -> dict[int, int]:
+def decode_positions(encoded: Mapping[str, int]) -> dict[int, int]:
+    """Positions as JSON had them."""
     return {int(p): int(position) for p, position in encoded.items()}
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.grants.offset import Offset
-from penstock.grants.plan import SCALE, bucket_ranks, opened, opening_tosses
+from penstock.grants.plans import SCALE, ChosenPlan, KeyPlan, SamplePlan, ShedPlan
+from penstock.grants.plans.coins import segment_tosses
 from penstock.grants.selection import Piece, grant_span
 from penstock.policies.quality.estimates import bucket_contrasts, contrasts, expected_variance
 from penstock.streams.protocol import ReadableStream
@@ -59,28 +60,32 @@ class Drawn:
 def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
     """How a grant's rows were drawn, after `evened`: a function of the offset and the log's headers alone."""
     plan = offset.plan
-    if plan.looks_into_rows:  # the others had no chance
+    if plan.needs == "values":  # the others had no chance
         return Drawn(0.0, {}, known=False)
-    known = plan.unit != "chosen" or plan.drawn > 0
+    known = plan.chance(log.key_buckets) is not None
     known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
     known &= all(log.start(p) <= offset.start.get(p, 0) for p in offset.end)
-    if plan.unit == "key":
-        units = _buckets(plan.key_keep, bucket_ranks(plan, log.key_buckets), offset.reader)
+    if isinstance(plan, KeyPlan):
+        units = _buckets(plan.key_keep, plan.ranks(log.key_buckets), offset.reader)
         return Drawn(0.0, {}, units, known)
-    within = SCALE / plan.row_keep - 1.0 if plan.row_keep else 0.0
-    if plan.unit != "chosen" and plan.segment_keep in (0, SCALE):
-        return Drawn(within, {}, known=known)
+    within, chance, drawn = 0.0, 0.0, 0
+    if isinstance(plan, SamplePlan):
+        within = SCALE / plan.row_keep - 1.0 if plan.row_keep else 0.0
+        if not plan.draws_segments:
+            return Drawn(within, {}, known=known)
+        chance, drawn = plan.segment_keep / SCALE, plan.drawn
+    elif isinstance(plan, ChosenPlan):
+        chance, drawn = plan.drawn / SCALE, plan.drawn
     partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset))
     every = np.concatenate([grant_span(log, offset, p)[2] for p in sorted(offset.end)])
-    chance = (plan.drawn if plan.unit == "chosen" else plan.segment_keep) / SCALE
-    expected, doubt = expected_variance(every, chance, paired=plan.drawn > 0)
-    if plan.drawn:
+    expected, doubt = expected_variance(every, chance, paired=drawn > 0)
+    if drawn:
         order = np.argsort(tosses, kind="stable")
         unit, contrast = np.empty(first.size, np.int64), np.empty(first.size)
-        unit[order], contrast[order] = contrasts(sizes[order], plan.drawn / SCALE)
+        unit[order], contrast[order] = contrasts(sizes[order], drawn / SCALE)
     else:  # each is a unit by itself: its coin is tossed whatever the others show
         unit = np.arange(first.size)
-        contrast = np.full(first.size, np.sqrt(1.0 - plan.segment_keep / SCALE))
+        contrast = np.full(first.size, np.sqrt(1.0 - _segment_keep(plan) / SCALE))
     parts = max(1, np.unique(unit).size)
     unit += _reader_bits(offset.reader) | offset.grant << 20
     return Drawn(
@@ -148,12 +153,17 @@ def drawn_column(
 def _opened(log: ReadableStream, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
     """Partition, first position, rows inside the grant and toss of the opened segments, a column each."""
     columns = []
+    seed = offset.plan.seed if isinstance(offset.plan, SamplePlan) else 0
     for p in sorted(offset.end):
         _, first, inside = grant_span(log, offset, p)
-        mask = opened(offset.plan, p, first)
-        tosses = opening_tosses(offset.plan, p, first[mask]).astype(np.int64)
+        mask = offset.plan.opens(p, first)
+        tosses = segment_tosses(seed, p, first[mask]).astype(np.int64)
         columns.append((np.full(tosses.size, p), first[mask], inside[mask], tosses))
     return list(zip(*columns, strict=True))
+
+
+def _segment_keep(plan: ShedPlan) -> int:
+    return plan.segment_keep if isinstance(plan, SamplePlan) else SCALE
 
 
 def _buckets(kept: int, ranks: npt.NDArray[np.int64], reader: str) -> UnitColumns:

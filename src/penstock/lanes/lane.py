@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.grants.journal import Entry, Journal
 from penstock.grants.offset import Offset, Positions
-from penstock.grants.plan import SCALE, opened
 from penstock.grants.selection import (
     Piece,
     Range,
@@ -87,14 +86,16 @@ def _segments(log: ReadableLog, offset: Offset, stretch: Range) -> Iterator[tupl
     headers = log.header_arrays(p, start, stretch.end, keys=False)
     firsts = np.maximum(headers.first_position, start)
     ends = np.minimum(headers.first_position + headers.rows, stretch.end)
-    is_open = opened(offset.plan, p, headers.first_position)
+    is_open = offset.plan.opens(p, headers.first_position)
     yield from zip(firsts.tolist(), ends.tolist(), is_open.tolist(), strict=True)
 
 
 def _keeps_whole(entry: Entry, p: int, first: int) -> bool:
-    plan = entry.offset.plan
-    whole = plan.unit in ("row", "segment", "chosen") and plan.row_keep == SCALE
-    return whole and entry.poison_rows is None and first >= entry.offset.late.get(p, 0)
+    return (
+        entry.offset.plan.keeps_whole_segments
+        and entry.poison_rows is None
+        and first >= entry.offset.late.get(p, 0)
+    )
 
 
 def _dropped(

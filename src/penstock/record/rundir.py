@@ -31,11 +31,11 @@ from penstock.control.decide.cycle import Step
 from penstock.record.parts import Parts, all_parts, dropped
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import (
+    Admission,
     BatchTiming,
     Decision,
     DelayStats,
     Expected,
-    Grant,
     Observation,
     WaitingRows,
 )
@@ -320,8 +320,8 @@ def decode_decision(encoded: Mapping[str, Any]) -> Decision:
     )
 
 
-def _decode_grant(encoded: Mapping[str, Any]) -> Grant:
-    return Grant(
+def _decode_grant(encoded: Mapping[str, Any]) -> Admission:
+    return Admission(
         cut_s=float(encoded["cut_s"]),
         shed_before_s=float(encoded["shed_before_s"]),
         keep_fraction=float(encoded["keep_fraction"]),

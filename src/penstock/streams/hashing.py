@@ -1,4 +1,4 @@
-"""CRC-32 of many texts at once: the same as `zlib.crc32` of each, a byte of all of them in a step."""
+"""Buckets of keys, by the CRC-32 of many texts at once: a byte of all of them in a step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _FEW = 32
 """So few texts that are longer than the others are finished one by one."""
+
+
+_SHORT_KEY = 12
+"""Bytes of a key up to which hashing all takes no longer than finding the different ones first."""
 
 
 def _table() -> npt.NDArray[np.uint32]:
@@ -24,7 +29,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 
 def crc32_of(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
-    """The CRC-32 of each text's UTF-8 bytes; there must be no null."""
+    """The same as `zlib.crc32` of each text's UTF-8 bytes; there must be no null."""
     if not len(texts):
         return np.empty(0, np.uint32)
     _, ends, content = texts.buffers()
@@ -47,3 +52,13 @@ def crc32_of(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
     hashes = np.empty_like(crc)
     hashes[order] = crc
     return hashes
+
+
+def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
+    """Bucket of each key, by the hash of its text, so that any process agrees."""
+    texts = values.cast(pa.string()).fill_null("")
+    if (pc.sum(pc.binary_length(texts)).as_py() or 0) <= _SHORT_KEY * len(texts):
+        return crc32_of(texts).astype(np.int64) % buckets
+    encoded = pc.dictionary_encode(texts)
+    hashes = crc32_of(encoded.dictionary).astype(np.int64)
+    return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -183,7 +183,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Admission:
     """What happens to the waiting rows up to a cut in arrival time; later rows go on waiting undecided.
 
     Rows that arrived before `shed_before_s` are shed as late; of the rest, up to `cut_s`, a
@@ -215,7 +215,7 @@ class Decision:
     expected: Expected = Expected()
     shed_load_s: float = 0.0
     """CPU seconds of queued load to drop inside the network (Borealis style), beside the entry."""
-    grant: Grant | None = None
+    grant: Admission | None = None
     """Only managers that let rows wait in the log give grants; `keep_fraction` is then the grant's."""
     headroom: float | None = None
     """The manager's belief of the headroom after this decision."""

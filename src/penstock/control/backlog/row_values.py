@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.control.backlog.waiting import Cut, Stretch
 from penstock.control.state.members import Reader
-from penstock.grants.values import Values, utilities, window_numbers
+from penstock.grants.plans.values import Values, utilities, window_numbers
 from penstock.policies.quality.sic import IntArray
 from penstock.streams.protocol import StreamLog
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.grants.offset import Positions
 from penstock.streams.protocol import HeaderArrays, ReadableStream
-from penstock.vocabulary.model import NO_ROWS, FloatArray, Grant, WaitingRows
+from penstock.vocabulary.model import NO_ROWS, Admission, FloatArray, WaitingRows
 
 _BINS = 128
 """Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
@@ -144,7 +144,7 @@ class Cut:
     late_rows: int
 
 
-def cut(waiting: Waiting, grant: Grant, row_limit: float) -> Cut:
+def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
     """Turns a grant's times into positions.
 
     Args:

@@ -36,14 +36,15 @@ from penstock.control.schedule.turns import Turns
 from penstock.control.shed.class_shedding import Chosen, ClassShedding
 from penstock.control.state.classes import GovernedClass, RunRecorder, check_stream, first_scale, govern
 from penstock.control.state.guard import Guard
-from penstock.control.state.members import Answer, Gone, Joining, Lease, Query, Reader, granted_by_itself
+from penstock.control.state.members import Gone, Joining, Lease, Query, Reader, granted_by_itself
 from penstock.control.state.past import AWAY_S, QUERIES, Past
 from penstock.control.state.sharing import Segments
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
-from penstock.grants.plan import Plan, Sampling, grant_seed, plan_for
+from penstock.grants.plans import Sampling, ShedPlan, grant_seed, plan_for
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, RefusedError, UnknownNameError
-from penstock.vocabulary.model import NO_ROWS, Grant
+from penstock.vocabulary.model import NO_ROWS, Admission
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +288,7 @@ class Governor:
         """A reader's query runs under AvailableNow, which asks for everything there is: nothing is shed."""
         self.queries[self.readers[reader_id].query].draining = True
 
-    def answer(self, reader_id: str) -> Answer | None:
+    def answer(self, reader_id: str) -> Grant | None:
         """The grant for a reader that has asked; `None` when it is not its turn or not worth a batch yet."""
         reader = self.readers[reader_id]
         query = self.queries[reader.query]
@@ -433,14 +434,14 @@ class Governor:
 
     # -- grants ---------------------------------------------------------------------------------
 
-    def _grant(self, query: Query, reader: Reader) -> Answer:
+    def _grant(self, query: Query, reader: Reader) -> Grant:
         assert query.waiting is not None
         governed, waiting = self.classes[query.cls], query.waiting
         if waiting.oldest_s is None:
             query.data_since_tick = False
             query.lease = tick_of(waiting, self.timer(), self.clock())
             query.lease.answered.add(reader.id)
-            return Answer(dict(reader.positions), {}, carried(reader), tick=True)
+            return Grant(dict(reader.positions), {}, carried(reader), tick=True)
         turn = self._scheduler.turn(query)
         grant = self._decider.grant(query, waiting, turn, self.shedding)
         decided, chosen = cut(waiting, grant, row_limit(query, turn)), None
@@ -460,9 +461,9 @@ class Governor:
         if chosen is not None:
             query.lease.plans = chosen.plans
             query.lease.planned_s = query.cost.batch_s(chosen.rows)
-        return same_cut(query.lease, reader) or Answer(dict(reader.positions), {}, carried(reader), tick=True)
+        return same_cut(query.lease, reader) or Grant(dict(reader.positions), {}, carried(reader), tick=True)
 
-    def _choose(self, governed: GovernedClass, query: Query, grant: Grant) -> Chosen | None:
+    def _choose(self, governed: GovernedClass, query: Query, grant: Admission) -> Chosen | None:
         """What the class's shedder keeps of a query; `None` where it has no word in it."""
         others = [q for q in self.queries.values() if q.cls == query.cls and q.readers and q is not query]
         turn, most = self._scheduler.turn_of(query.cls), most_rows(query)
@@ -473,7 +474,7 @@ class Governor:
             "rows are sampled as the manager says",
         )
 
-    def _plan(self, governed: GovernedClass, query: Query, keep: float) -> Plan:
+    def _plan(self, governed: GovernedClass, query: Query, keep: float) -> ShedPlan:
         self._grants += 1
         sampling: Sampling = governed.config.sampling
         # a cohort of keys is meant to last; rows and segments are drawn anew in every grant

@@ -10,9 +10,10 @@ from penstock.control.backlog.waiting import Cut, Waiting
 from penstock.control.decide.decider import timing
 from penstock.control.measure.delays import arrivals
 from penstock.control.schedule.turns import Turn
-from penstock.control.state.members import Answer, Lease, Query, Reader
-from penstock.grants.plan import KEEP_ALL, Plan
-from penstock.vocabulary.model import Grant
+from penstock.control.state.members import Lease, Query, Reader
+from penstock.grants.grant import Grant
+from penstock.grants.plans import ShedPlan
+from penstock.vocabulary.model import Admission
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def most_rows(query: Query) -> float:
     return FIRST_ROWS if query.cost.warming else max(FIRST_ROWS, GROWTH * query.largest_rows)
 
 
-def lease_of(waiting: Waiting, decided: Cut, grant: Grant, plan: Plan, began_s: float, now_s: float) -> Lease:
+def lease_of(
+    waiting: Waiting, decided: Cut, grant: Admission, plan: ShedPlan, began_s: float, now_s: float
+) -> Lease:
     """The lease on a grant, with the arrivals of its rows.
 
     Args:
@@ -68,13 +71,12 @@ def tick_of(waiting: Waiting, began_s: float, now_s: float) -> Lease:
     return Lease(began_s, now_s, {name: dict(positions) for name, positions in waiting.ends.items()}, {})
 
 
-def carried(reader: Reader) -> Plan:
+def carried(reader: Reader) -> ShedPlan:
     """The plan of an offset without rows: what was decided about windows must not be forgotten."""
-    plan = reader.offset.plan
-    return plan if plan.unit == "window" else KEEP_ALL
+    return reader.offset.plan.without_rows()
 
 
-def same_cut(lease: Lease, reader: Reader) -> Answer | None:
+def same_cut(lease: Lease, reader: Reader) -> Grant | None:
     """A reader's part of its query's grant; `None` when it has no row up to the cut."""
     lease.answered.add(reader.id)
     if reader.id not in lease.ends:  # it joined after the grant was made: it waits for the next
@@ -83,7 +85,7 @@ def same_cut(lease: Lease, reader: Reader) -> Answer | None:
     if ends == dict(reader.positions):
         return None
     plan = lease.plans.get(reader.id, lease.plan)
-    return Answer(ends, lease.late.get(reader.id, {}), plan, sources=len(lease.ends))
+    return Grant(ends, lease.late.get(reader.id, {}), plan, sources=len(lease.ends))
 
 
 def warn_of_late(query: Query, age_s: float, target_s: float, rows: int) -> None:

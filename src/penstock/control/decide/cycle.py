@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.vocabulary.errors import require_fraction
-from penstock.vocabulary.model import Decision, Expected, Grant, LoadManager, Observation, Plant
+from penstock.vocabulary.model import Admission, Decision, Expected, LoadManager, Observation, Plant
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +162,6 @@ def _at_least(floor: float, keep_fraction: float, name: str, notes: list[str]) -
 
 def _shed_nothing(proposed: Decision, observation: Observation) -> Decision:
     """What a dry run applies: everything is kept; if the manager gives grants, all that waits is granted."""
-    grant = None if proposed.grant is None else Grant(observation.now_s, -math.inf, 1.0)
+    grant = None if proposed.grant is None else Admission(observation.now_s, -math.inf, 1.0)
     reason = f"{proposed.reason} (dry run, nothing shed)"
     return Decision(observation.id, 1.0, reason, Expected(), grant=grant, headroom=proposed.headroom)

@@ -12,7 +12,7 @@ from penstock.control.schedule.turns import Turn
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.guard import Guard
 from penstock.control.state.members import Query
-from penstock.vocabulary.model import BatchTiming, Decision, Grant, WaitingRows
+from penstock.vocabulary.model import Admission, BatchTiming, Decision, WaitingRows
 
 
 class Decider:
@@ -43,7 +43,7 @@ class Decider:
         self._classes, self._queries, self._look, self._turn_of = classes, queries, look, turn_of
         self._paths, self._clock, self._timer, self._guard = paths, clock, timer, guard
 
-    def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Grant:
+    def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Admission:
         """What the class's manager lets in of what waits for this query."""
         governed = self._classes[query.cls]
         if governed.gives_grants:
@@ -58,10 +58,10 @@ class Decider:
             # while its cost is learned a query takes what the row limit allows; and when the check refused
             # the decision, nothing is shed on a doubtful word
             if grant is None or not query.cost.ready:
-                grant = Grant(self._clock(), -math.inf, 1.0)
+                grant = Admission(self._clock(), -math.inf, 1.0)
         else:
             keep_fraction = governed.plant.keep_fraction if query.cost.ready else 1.0
-            grant = Grant(self._clock(), -math.inf, keep_fraction)
+            grant = Admission(self._clock(), -math.inf, keep_fraction)
         if not shedding or query.draining:
             grant = replace(grant, cut_s=self._clock(), shed_before_s=-math.inf, keep_fraction=1.0)
         return grant

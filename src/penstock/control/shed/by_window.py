@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.grants.plan import Plan
-from penstock.grants.values import NO_WINDOW
+from penstock.grants.plans import ShedPlan, WindowPlan
+from penstock.grants.plans.values import NO_WINDOW
 from penstock.policies.quality.sic import BoolArray, IntArray
 
 PURE_WINDOWS = 1 << 40
@@ -37,12 +37,12 @@ class Begun:
     whole_upto: int | None = None
 
 
-def begun(plans: Iterable[Plan], size_us: int, whole_upto: int | None) -> Begun:
+def begun(plans: Iterable[ShedPlan], size_us: int, whole_upto: int | None) -> Begun:
     """By the plans of the readers' last grants; plans of windows of another size say nothing."""
     kept: set[int] = set()
     decided: int | None = None
     for plan in plans:
-        if plan.unit == "window" and plan.size_us == size_us:
+        if isinstance(plan, WindowPlan) and plan.size_us == size_us:
             kept |= set(plan.windows)
             decided = plan.decided if decided is None else max(decided, plan.decided)
     return Begun(frozenset(kept), decided, whole_upto)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.grants.values import Values
+from penstock.grants.plans.values import Values
 from penstock.policies.quality.sic import IntArray
 
 LEVELS = 32

@@ -26,13 +26,13 @@ from penstock.control.shed.by_worth import grouped, levels, sampled, spread
 from penstock.control.shed.room import Room, Rooms
 from penstock.control.state.classes import GovernedClass, event_time
 from penstock.control.state.members import Query
-from penstock.grants.plan import KEEP_ALL, SCALE, Plan
-from penstock.grants.selection import FEW_SEGMENTS
-from penstock.grants.values import Values, keep_best
+from penstock.grants.plans import KEEP_ALL, SCALE, ChosenPlan, KeyPlan, ShedPlan, UtilityPlan, WindowPlan
+from penstock.grants.plans.sample import FEW_SEGMENTS
+from penstock.grants.plans.values import Values, keep_best
 from penstock.policies.quality.sic import BoolArray, IntArray
 from penstock.policies.shedding.balance_sic import BalanceSicConfig, BalanceSicShedder
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
-from penstock.vocabulary.model import FloatArray, Grant
+from penstock.vocabulary.model import Admission, FloatArray
 
 SMALLER = 4
 """So often a shedder is asked to keep less, where a batch would be far larger than all before it."""
@@ -52,7 +52,7 @@ class Chosen:
     """
 
     cut: Cut
-    plans: Mapping[str, Plan]
+    plans: Mapping[str, ShedPlan]
     rows: int
     shed: Mapping[str, int]
     seen: ShedObservation
@@ -91,7 +91,7 @@ class ClassShedding:
         governed: GovernedClass,
         query: Query,
         others: Sequence[Query],
-        grant: Grant,
+        grant: Admission,
         turn: Turn,
         most_rows: float,
     ) -> Chosen | None:
@@ -120,10 +120,10 @@ class ClassShedding:
         uneven = isinstance(governed.settings, SemanticSettings | BalanceSicConfig)
         long_s = self._long_s.get(query.key, 0.0) if uneven else 0.0
         latest_s = self._clock() + max(turn.of(query.key), long_s) - target_s
-        decided = cut(waiting, Grant(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
+        decided = cut(waiting, Admission(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = float(governed.config.settings.get("late_fraction", 0.0))
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
-            decided = cut(waiting, Grant(self._clock(), -math.inf, 1.0), math.inf)
+            decided = cut(waiting, Admission(self._clock(), -math.inf, 1.0), math.inf)
         mine = inside(waiting.stretches, decided)
         room = self._rooms.of(governed, query, others, mine, turn)
         values = self.values.setdefault(governed.name, RowValues())
@@ -199,7 +199,7 @@ class ClassShedding:
         decision = shedder.decide(seen)
         rows = int(parts[0].rows[decision.keep[: parts[0].rows.size]].sum())
         least, row_keep = keep_best(worth, rows)
-        plan = Plan("utility", row_keep=row_keep, seed=seen.id, by=settings.worth, least=least)
+        plan = UtilityPlan(row_keep=row_keep, seed=seen.id, by=settings.worth, least=least)
         kept = np.where(worth > least, 1.0, np.where(worth == least, row_keep / SCALE, 0.0))
         plans = dict.fromkeys(decided.ends, KEEP_ALL if rows == worth.size else plan)
         return Chosen(decided, plans, rows, _shed(mine, kept), seen, decision)
@@ -216,7 +216,11 @@ class ClassShedding:
         """Whole windows, out of the query's own part of the capacity; those that have begun first."""
         query = room.queries[0]
         plans = [reader.offset.plan for reader in query.readers.values()]
-        if room.is_enough and not decided.late_rows and not any(plan.unit == "window" for plan in plans):
+        if (
+            room.is_enough
+            and not decided.late_rows
+            and not any(isinstance(plan, WindowPlan) for plan in plans)
+        ):
             return None
         columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
         looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
@@ -250,8 +254,7 @@ class ClassShedding:
         windows = kept_windows(found, kept, before)
         with_kept = np.unique(counted.segment[kept[counted.level]])
         chosen = {
-            reader: Plan(
-                "window",
+            reader: WindowPlan(
                 by=column,
                 size_us=settings.size_us,
                 windows=windows,
@@ -305,7 +308,7 @@ def _carried_out(
         return Chosen(decided, dict.fromkeys(chosen, KEEP_ALL), kept_rows, shed, seen, decision)
     part = float(decision.keep.mean()) if random else 0.0
     drawn = {reader: _drawn(mine, keep, reader, part) for reader in chosen}
-    plans = {reader: Plan("chosen", chosen=firsts, drawn=drawn[reader]) for reader, firsts in chosen.items()}
+    plans = {reader: ChosenPlan(chosen=firsts, drawn=drawn[reader]) for reader, firsts in chosen.items()}
     return Chosen(decided, plans, kept_rows, shed, seen, decision)
 
 
@@ -335,7 +338,7 @@ def _cohort(
     """The same part of the keys in every stream, and the same keys as long as the seed is the same."""
     part = decision.keep_probability or 0.0
     plans = {
-        reader.id: Plan("key", key_keep=_buckets(part, reader.log.key_buckets), seed=decision.seed or 0)
+        reader.id: KeyPlan(key_keep=_buckets(part, reader.log.key_buckets), seed=decision.seed or 0)
         for reader in query.readers.values()
     }
     shed = _shed(mine, np.full(sum(int(rows.sum()) for _, _, rows in mine), part))

@@ -14,7 +14,7 @@ from penstock.control.backlog.waiting import Waiting
 from penstock.control.measure.cost import CostModel
 from penstock.control.measure.sic import RECENT_BATCHES
 from penstock.grants.offset import Offset, Positions
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL, ShedPlan
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.model import FloatArray
 
@@ -94,8 +94,8 @@ class Lease:
     until_s: float
     ends: dict[str, dict[int, int]]
     late: dict[str, dict[int, int]]
-    plan: Plan = KEEP_ALL
-    plans: Mapping[str, Plan] = field(default_factory=dict)
+    plan: ShedPlan = KEEP_ALL
+    plans: Mapping[str, ShedPlan] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
     logged: set[str] = field(default_factory=set)
     replay: bool = False
@@ -250,28 +250,6 @@ class Query:
         self.rate_per_s += (1.0 - math.exp(-passed_s / memory_s)) * (seen_per_s - self.rate_per_s)
         self.burst_per_s += (1.0 - math.exp(-passed_s * BURST / memory_s)) * (seen_per_s - self.burst_per_s)
         self.rated_s, self.unrated_rows = now_s, 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A grant for one reader."""
-
-    end: Mapping[int, int]
-    late: Mapping[int, int]
-    plan: Plan
-    tick: bool = False
-    sources: int = 1
-    """Readers of its query."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The grant as the control plane sends it."""
-        return {
-            "end": {str(p): position for p, position in self.end.items()},
-            "late": {str(p): position for p, position in self.late.items()},
-            "plan": self.plan.to_json(),
-            "tick": self.tick,
-            "sources": self.sources,
-        }
 
 
 @dataclass(frozen=True, slots=True)

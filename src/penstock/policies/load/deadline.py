@@ -11,7 +11,7 @@ import numpy as np
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
 from penstock.vocabulary.errors import InvalidInputError, require_positive
-from penstock.vocabulary.model import BatchTiming, Decision, Expected, Grant, Observation, WaitingRows
+from penstock.vocabulary.model import Admission, BatchTiming, Decision, Expected, Observation, WaitingRows
 
 _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
@@ -115,7 +115,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         )
         headroom, waiting = self.state.headroom, observation.waiting
         if waiting.rows.size == 0:
-            return self._decision(observation, Grant(-math.inf, -math.inf, 1.0), 0.0, "nothing waits")
+            return self._decision(observation, Admission(-math.inf, -math.inf, 1.0), 0.0, "nothing waits")
         if observation.batch is not None:
             ahead_s, full_s, room_rows = _room_in_batch(observation.batch, waiting.total)
         elif headroom is None or observation.cost_per_row_s is None:
@@ -145,7 +145,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         admitted = float(waiting.rows[waiting.arrival_s <= cut_s].sum())
         cut_s = min(cut_s, observation.now_s)
         return self._decision(
-            observation, Grant(cut_s, -math.inf, 1.0), admitted, "first rows, to learn their cost"
+            observation, Admission(cut_s, -math.inf, 1.0), admitted, "first rows, to learn their cost"
         )
 
     def _margin(self, observation: Observation, full_s: float) -> float:
@@ -160,7 +160,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
 
     def _grant(
         self, waiting: WaitingRows, room: float, hopeless_s: float, must_s: float
-    ) -> tuple[Grant, float]:
+    ) -> tuple[Admission, float]:
         arrival_s, upto = waiting.arrival_s, np.cumsum(waiting.rows)
         lost = _rows_before(arrival_s, upto, hopeless_s)
         if 0.0 < lost <= self.config.late_fraction * _rows_before(arrival_s, upto, must_s):
@@ -170,14 +170,14 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
             # everything urgent fits: admit the oldest rows until the room is used, shed nothing else
             last = min(int(np.searchsorted(upto, lost + room)), arrival_s.size - 1)
             cut_s = max(float(arrival_s[last]), hopeless_s)
-            return Grant(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
+            return Admission(cut_s, hopeless_s, 1.0, room), min(room, float(upto[-1]) - lost)
         if self.config.victims == "uniform":
             keep = self.clamp_keep(room / must)
-            return Grant(must_s, hopeless_s, keep), keep * must
+            return Admission(must_s, hopeless_s, keep), keep * must
         first_kept = int(np.searchsorted(upto, lost + must - room, side="left"))
-        return Grant(must_s, float(arrival_s[min(first_kept, arrival_s.size - 1)]), 1.0), room
+        return Admission(must_s, float(arrival_s[min(first_kept, arrival_s.size - 1)]), 1.0), room
 
-    def _decision(self, observation: Observation, grant: Grant, admitted: float, reason: str) -> Decision:
+    def _decision(self, observation: Observation, grant: Admission, admitted: float, reason: str) -> Decision:
         expected = Expected(observation.delay_target_s, float(admitted))
         return Decision(
             observation.id, grant.keep_fraction, reason, expected, grant=grant, headroom=self.state.headroom

@@ -15,10 +15,10 @@ from penstock.sim.workloads.network import Kind
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import (
     NO_ROWS,
+    Admission,
     Decision,
     DelayStats,
     FloatArray,
-    Grant,
     Observation,
     QueryClass,
     WaitingRows,
@@ -238,7 +238,7 @@ class ClassView:
         edges[-1] = max(edges[-1], last_s)
         return WaitingRows(edges, rows)
 
-    def _grant(self, grant: Grant) -> None:
+    def _grant(self, grant: Admission) -> None:
         """Lets rows in source by source; a limit is shared in proportion to what each has up to the cut."""
         s, engine = self._engine.state, self._engine
         mine = self._sources

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from penstock.control.core.governor import Governor
-from penstock.control.state.members import Answer, Joining
+from penstock.control.state.members import Joining
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
 from penstock.host.client import ControlSilentError
 from penstock.host.operations import HOLD_S, hold_s, poll_s
@@ -96,7 +97,7 @@ class Line:
             self.host.tell("joined", self.reader, offset=offset.to_json())
         return governor
 
-    def ask(self, start: Offset, take_all: bool = False) -> Waits[Answer | None]:
+    def ask(self, start: Offset, take_all: bool = False) -> Waits[Grant | None]:
         """The next grant after an offset; `None` when the question was held for long enough in vain.
 
         Args:

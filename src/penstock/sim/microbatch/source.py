@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from penstock.control.core.granting import FIRST_ROWS
-from penstock.control.state.members import Answer
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset, limited
-from penstock.grants.plan import KEEP_ALL
+from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import Selection, evened, grant_books, select
 from penstock.grants.sic import row_sic
 from penstock.host.client import ControlSilentError
@@ -135,9 +135,9 @@ class GovernedSource:
             self.line.finish(start)
         if start.grant == 0 or start.tick:
             return None
-        return self._propose(start, Answer(start.end, {}, KEEP_ALL), False)  # closes the last windows
+        return self._propose(start, Grant(start.end, {}, KEEP_ALL), False)  # closes the last windows
 
-    def _ask(self, start: Offset, take_all: bool = False) -> Waits[tuple[Answer, bool] | None]:
+    def _ask(self, start: Offset, take_all: bool = False) -> Waits[tuple[Grant, bool] | None]:
         """A grant, and whether the source gave it to itself."""
         host = self.line.host
         if self._silent_since_s is None:
@@ -152,16 +152,16 @@ class GovernedSource:
         self._sources = answer.sources
         return answer, False
 
-    def _ask_itself(self, start: Offset) -> Waits[tuple[Answer, bool] | None]:
+    def _ask_itself(self, start: Offset) -> Waits[tuple[Grant, bool] | None]:
         assert self._silent_since_s is not None
         if self.line.host.now_s() - self._silent_since_s >= self._fail_open_after_s:
             end = limited(start.end, self._until or ends_of(self.log), self._alone_rows)
             if end != dict(start.end):
-                return Answer(end, {}, KEEP_ALL, sources=self._sources), True
+                return Grant(end, {}, KEEP_ALL, sources=self._sources), True
         yield Pause(PAUSE_S)
         return None
 
-    def _propose(self, start: Offset, answer: Answer, alone: bool) -> Offset:
+    def _propose(self, start: Offset, answer: Grant, alone: bool) -> Offset:
         draft = start.advanced(answer.end, answer.late, answer.plan, Books(), alone)
         sic = row_sic(self.log, draft.end, self._stw_us, answer.sources)
         draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks_at(self.log, draft.end))

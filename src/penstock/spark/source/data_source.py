@@ -29,9 +29,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.grants.grant import Grant
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset, Positions, limited
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL, ShedPlan
 from penstock.grants.sampling_units import Drawn, drawn_by, drawn_column
 from penstock.grants.selection import (
     Piece,
@@ -46,10 +47,10 @@ from penstock.grants.selection import (
 from penstock.grants.sic import row_sic
 from penstock.lanes.progress import LaneStore
 from penstock.policies.quality.sic import STW_S
-from penstock.spark.source.link import Asking, Beside, Given
+from penstock.spark.source.link import Asking, Beside
 from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
 from penstock.streams.descriptor import read_about
-from penstock.streams.embedded.writer import key_buckets
+from penstock.streams.hashing import key_buckets
 from penstock.streams.marks import check_marks, marks_at
 from penstock.streams.opening import open_stream
 from penstock.streams.protocol import DRAWN, StreamLog
@@ -151,7 +152,7 @@ class ReadTask(InputPartition):
     """What one task reads of a grant."""
 
     stream: str
-    plan: Plan
+    plan: ShedPlan
     ranges: list[Range]
     metadata: tuple[str, ...]
     weight: float | None
@@ -235,7 +236,7 @@ def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece]
     return column
 
 
-def _pieces(log: StreamLog, plan: Plan, stretch: Range) -> Iterator[Piece]:
+def _pieces(log: StreamLog, plan: ShedPlan, stretch: Range) -> Iterator[Piece]:
     """The rows of a range; an error says where it is in the log."""
     at = stretch.first
     try:
@@ -344,9 +345,9 @@ class _Planner:
         if start.grant == 0 or start.tick:
             return None
         # as Spark's own empty batch at the end, which is off while governed: it closes the last windows
-        return self._propose(start, Given(start.end, {}, KEEP_ALL))
+        return self._propose(start, Grant(start.end, {}, KEEP_ALL))
 
-    def _take_all(self, start: Offset) -> Given | None:
+    def _take_all(self, start: Offset) -> Grant | None:
         """What an ungoverned source takes: everything, or its row limit."""
         ends = self._ends() if self._until is None else self._until
         rows = self.options.max_rows or None
@@ -354,9 +355,9 @@ class _Planner:
             left = max(0, self.options.total_rows - start.books.offered)
             rows = left if rows is None else min(rows, left)
         given = limited(start.end, ends, rows)
-        return None if given == dict(start.end) else Given(given, {}, KEEP_ALL)
+        return None if given == dict(start.end) else Grant(given, {}, KEEP_ALL)
 
-    def _propose(self, start: Offset, given: Given) -> Offset:
+    def _propose(self, start: Offset, given: Grant) -> Offset:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
         sic = row_sic(self.log, draft.end, round(self.options.stw_s * 1e6), given.sources)
         marks = marks_at(self.log, draft.end)
@@ -409,7 +410,7 @@ class _Planner:
                 self._pin(offset.reader, offset.start)
             return []
         shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
-        keep = offset.plan.keep_probability(self.log.key_buckets)
+        keep = offset.plan.chance(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
         drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
         kept = admitted / max(1, offset.stood_for)

@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset, limited
-from penstock.grants.plan import KEEP_ALL, Plan
+from penstock.grants.plans import KEEP_ALL
 from penstock.host.client import ControlClient, ControlSilentError
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -26,18 +26,6 @@ FIRST_ROWS = 1000
 PAUSE_S = 0.1
 BESIDE_S = 1.0
 """Silence after which a source that is governed by nobody goes on without an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A grant as a source gets it, or gives it to itself."""
-
-    end: Mapping[int, int]
-    late: Mapping[int, int]
-    plan: Plan
-    ungoverned: bool = False
-    sources: int = 1
-    """Of its query: each has its part of the query's SIC."""
 
 
 class Asking:
@@ -65,7 +53,7 @@ class Asking:
         self.leads = True
         """Whether its questions open its query's grants; another reader of the query does so otherwise."""
 
-    def ask(self, start: Offset, ends: Mapping[int, int], take_all: bool = False) -> Given | None:
+    def ask(self, start: Offset, ends: Mapping[int, int], take_all: bool = False) -> Grant | None:
         """The next grant after `start`; `None` when there is none yet."""
         message = {"op": "ask", "reader": start.reader, "start": start.to_json(), "all": take_all}
         try:
@@ -73,14 +61,13 @@ class Asking:
         except ControlSilentError as silent:
             return self._answer_alone(start, ends, silent)
 
-    def _understood(self, answer: Mapping[str, Any]) -> Given | None:
+    def _understood(self, answer: Mapping[str, Any]) -> Grant | None:
         self.leads = answer.get("leads", True)
         if answer.get("wait"):
             return None
-        end = {int(p): int(position) for p, position in answer["end"].items()}
-        late = {int(p): int(position) for p, position in answer["late"].items()}
-        self._sources = int(answer.get("sources", 1))
-        return Given(end, late, Plan.from_json(answer["plan"]), sources=self._sources)
+        grant = Grant.from_json(answer)
+        self._sources = grant.sources
+        return grant
 
     def finish(self, start: Offset) -> None:
         """Says that it wants no further grant, if somebody listens."""
@@ -159,7 +146,7 @@ class Asking:
 
     def _answer_alone(
         self, start: Offset, ends: Mapping[int, int], silent: ControlSilentError
-    ) -> Given | None:
+    ) -> Grant | None:
         if self._silent_s() < self.options.fail_open_after_s:
             self._pause(PAUSE_S)
             return None
@@ -172,7 +159,7 @@ class Asking:
         if end == dict(start.end):
             self._pause(PAUSE_S)
             return None
-        return Given(end, {}, KEEP_ALL, ungoverned=True, sources=self._sources)
+        return Grant(end, {}, KEEP_ALL, ungoverned=True, sources=self._sources)
 
     def _silent_s(self) -> float:
         return 0.0 if self._silent_since_s is None else self._timer() - self._silent_since_s

@@ -17,14 +17,13 @@ from typing import IO, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.streams.embedded.compact import compact, known_batches, trimmed_before
 from penstock.streams.embedded.index import Index, record_type, seal
 from penstock.streams.embedded.noted import drop_notes_beyond, note_batch
 from penstock.streams.embedded.recovery import recover
 from penstock.streams.files import sync_directory
-from penstock.streams.hashing import crc32_of
+from penstock.streams.hashing import key_buckets
 from penstock.streams.protocol import ARRIVAL, AppendKey
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, require_positive
 
@@ -372,23 +371,9 @@ def _segments(rows: pa.RecordBatch | pa.Table, most: int) -> list[pa.RecordBatch
     return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
 
 
-_SHORT_KEY = 12
-"""Bytes of a key up to which hashing all takes no longer than finding the different ones first."""
-
-
 def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
     """Rows by bucket of the hash of their key."""
     return np.bincount(key_buckets(values, buckets), minlength=buckets)
-
-
-def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
-    """Bucket of each key, by the hash of its text, so that any process agrees."""
-    texts = values.cast(pa.string()).fill_null("")
-    if (pc.sum(pc.binary_length(texts)).as_py() or 0) <= _SHORT_KEY * len(texts):
-        return crc32_of(texts).astype(np.int64) % buckets
-    encoded = pc.dictionary_encode(texts)
-    hashes = crc32_of(encoded.dictionary).astype(np.int64)
-    return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
 def _take_lock(path: Path, where: str) -> int:

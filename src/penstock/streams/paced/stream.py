@@ -25,8 +25,9 @@ import pyarrow as pa
 from penstock.streams.columns import check_event_time, check_rows, check_schema, with_event_time
 from penstock.streams.descriptor import check_partition, read_about, write_about
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig, key_buckets
+from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.files import replace_text, sync_directory, write_beside
+from penstock.streams.hashing import key_buckets
 from penstock.streams.paced.schedule import Schedule
 from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
 from penstock.vocabulary.errors import InvalidInputError

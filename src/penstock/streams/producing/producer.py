@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.streams.columns import Rows, to_batch
 from penstock.streams.descriptor import check_partition
-from penstock.streams.embedded.writer import key_buckets
+from penstock.streams.hashing import key_buckets
 from penstock.streams.protocol import AppendKey, StreamLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, require_positive
 

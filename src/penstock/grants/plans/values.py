@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.grants.plan import SCALE, Plan, kept_positions
+from penstock.grants.plans.coins import SCALE
+from penstock.grants.plans.protocol import Numbers
 from penstock.streams.protocol import ARRIVAL
 from penstock.vocabulary.errors import InvalidInputError
 
 Values = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.int64]
 
 WORTHLESS = float(np.finfo(np.float64).min)
 """What a row is worth whose utility is null or no number: it goes first."""
@@ -32,7 +32,7 @@ def utilities(batches: Sequence[pa.RecordBatch], text: str) -> Values:
     if not batches:
         return np.empty(0)
     number = compile_number(text, batches[0].schema)
-    found = number.of(_joined(batches, number.columns or (ARRIVAL,)))
+    found = number.of(joined(batches, number.columns or (ARRIVAL,)))
     return np.nan_to_num(found, nan=WORTHLESS, posinf=-WORTHLESS, neginf=WORTHLESS)
 
 
@@ -40,37 +40,17 @@ def window_numbers(batches: Sequence[pa.RecordBatch], column: str, size_us: int)
     """The window of each row, aligned at the epoch: time / size, rounded down."""
     if not batches:
         return np.empty(0, np.int64)
-    times = _joined(batches, (column,)).column(column)
+    times = joined(batches, (column,)).column(column)
     if column != ARRIVAL:
         times = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
     filled: Numbers = times.fill_null(NO_WINDOW).to_numpy(zero_copy_only=False)
     return np.where(filled == NO_WINDOW, NO_WINDOW, filled // size_us)
 
 
-def _joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.RecordBatch:
+def joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.RecordBatch:
     """Some columns of rows that lie in several batches."""
     chosen = [rows.select(list(columns)) for rows in batches]
     return chosen[0] if len(chosen) == 1 else pa.concat_batches(chosen)
-
-
-def kept_by_value(
-    plan: Plan, batches: Sequence[pa.RecordBatch], partition: int, positions: Numbers
-) -> npt.NDArray[np.bool_]:
-    """Which rows are kept by a plan that looks into them.
-
-    Args:
-        plan: Of unit `utility` or `window`.
-        batches: The rows as the log has them.
-        partition: Theirs.
-        positions: Theirs.
-    """
-    if plan.unit == "window":
-        return np.isin(window_numbers(batches, plan.by, plan.size_us), np.array(plan.windows, np.int64))
-    worth = utilities(batches, plan.by)
-    kept: npt.NDArray[np.bool_] = worth > plan.least
-    at = np.flatnonzero(worth == plan.least)
-    kept[at] = kept_positions(plan, partition, positions[at])
-    return kept
 
 
 def keep_best(worth: Values, count: int) -> tuple[float, int]:

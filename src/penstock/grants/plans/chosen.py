@@ -1,0 +1,67 @@
+"""The plan of a shedder that has chosen whole segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.grants.plans.coins import SCALE
+from penstock.grants.plans.encoding import encoded, encoded_places
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.sample import KEEP_ALL
+
+Places = Mapping[int, tuple[int, ...]]
+"""By partition, where segments begin."""
+
+
+def opens_chosen(chosen: Places, partition: int, first_positions: Numbers) -> Bools:
+    """Which segments are among those that were chosen."""
+    return np.isin(first_positions, np.array(chosen.get(partition, ()), np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlan:
+    """Keeps the segments that a shedder chose.
+
+    Attributes:
+        chosen: Where the kept segments begin.
+        drawn: Where coins chose, part of the rows that are kept, in parts of `SCALE`; else 0.
+    """
+
+    unit: ClassVar[str] = "chosen"
+
+    chosen: Places = field(default_factory=dict)
+    drawn: int = 0
+
+    @property
+    def needs(self) -> Needs:
+        return "places"
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    @property
+    def keeps_whole_segments(self) -> bool:
+        return True
+
+    def opens(self, partition: int, first_positions: Numbers) -> Bools:
+        return opens_chosen(self.chosen, partition, first_positions)
+
+    def keeps(
+        self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
+    ) -> Bools | None:
+        return None
+
+    def chance(self, key_buckets: int = 0) -> float | None:
+        return self.drawn / SCALE if self.drawn else None
+
+    def without_rows(self) -> ShedPlan:
+        return KEEP_ALL
+
+    def to_json(self) -> dict[str, Any]:
+        return {"unit": self.unit, **encoded(self, ChosenPlan()), **encoded_places(self.chosen)}

@@ -1,0 +1,74 @@
+"""The plan that keeps whole keys: buckets of the key's hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.grants.plans.coins import bucket_ranks
+from penstock.grants.plans.encoding import encoded
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.sample import KEEP_ALL
+from penstock.grants.plans.values import joined
+from penstock.streams.hashing import key_buckets
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """Keeps the first buckets in an order that the seed fixes.
+
+    A higher `key_keep` keeps the same buckets and more, so that a cohort only grows or shrinks.
+
+    Attributes:
+        key_keep: How many of the stream's key buckets are kept.
+        seed: Of the order; the same in all grants of a cohort.
+    """
+
+    unit: ClassVar[str] = "key"
+
+    key_keep: int = 0
+    seed: int = 0
+
+    @property
+    def needs(self) -> Needs:
+        return "keys"
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    @property
+    def keeps_whole_segments(self) -> bool:
+        return False
+
+    def opens(self, partition: int, first_positions: Numbers) -> Bools:
+        return np.ones(first_positions.size, np.bool_)
+
+    def kept_buckets(self, buckets: int) -> Bools:
+        """Which buckets of the key are kept."""
+        return self.ranks(buckets) < self.key_keep
+
+    def ranks(self, buckets: int) -> Numbers:
+        """Each bucket's place in the order."""
+        return bucket_ranks(self.seed, buckets)
+
+    def keeps(
+        self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
+    ) -> Bools | None:
+        if not rows:
+            return np.zeros(0, np.bool_)
+        keys = joined(rows, (stream.key_column or "",)).column(0)
+        return self.kept_buckets(stream.key_buckets)[key_buckets(keys, stream.key_buckets)]
+
+    def chance(self, key_buckets: int = 0) -> float | None:
+        return self.key_keep / key_buckets
+
+    def without_rows(self) -> ShedPlan:
+        return KEEP_ALL
+
+    def to_json(self) -> dict[str, Any]:
+        return {"unit": self.unit, **encoded(self, KeyPlan())}

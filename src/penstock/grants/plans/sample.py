@@ -1,0 +1,122 @@
+"""The plan that tosses coins: for segments, for the rows of those that are opened, or for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.grants.plans.coins import SCALE, Tosses, row_tosses, segment_tosses
+from penstock.grants.plans.encoding import encoded
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+
+FEW_SEGMENTS = 8
+"""So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
+and a result would rest on a few moments of the stream. Counted as `effective_segments` does."""
+
+Span = tuple[int, Numbers, Numbers]
+"""A partition, where its segments of a grant begin, and how many rows of the grant each has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """Keeps each row with the same probability.
+
+    Attributes:
+        unit: What is sampled: rows, inside segments that were themselves drawn, or whole segments.
+        segment_keep: Probability that a segment is opened, in parts of `SCALE`.
+        row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`.
+        seed: Of the coins.
+        drawn: Part of the rows that lie in opened segments, in parts of `SCALE`, where weights are taken
+            from it instead of `segment_keep`; else 0. See `fitted`.
+    """
+
+    unit: Literal["row", "segment"] = "row"
+    segment_keep: int = SCALE
+    row_keep: int = SCALE
+    seed: int = 0
+    drawn: int = 0
+
+    @property
+    def needs(self) -> Needs:
+        return "places"
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.segment_keep == SCALE and self.row_keep == SCALE
+
+    @property
+    def keeps_whole_segments(self) -> bool:
+        return self.row_keep == SCALE
+
+    @property
+    def draws_segments(self) -> bool:
+        """Whether coins decide which segments are opened."""
+        return self.segment_keep not in (0, SCALE)
+
+    def opens(self, partition: int, first_positions: Numbers) -> Bools:
+        if self.segment_keep == SCALE:
+            return np.ones(first_positions.size, np.bool_)
+        return self.tosses(partition, first_positions) < np.uint64(self.segment_keep)
+
+    def tosses(self, partition: int, first_positions: Numbers) -> Tosses:
+        """What `opens` compares."""
+        return segment_tosses(self.seed, partition, first_positions)
+
+    def keeps(
+        self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
+    ) -> Bools | None:
+        if self.row_keep == SCALE:
+            return None
+        return row_tosses(self.seed, partition, positions) < np.uint64(self.row_keep)
+
+    def chance(self, key_buckets: int = 0) -> float | None:
+        return ((self.drawn or self.segment_keep) / SCALE) * (self.row_keep / SCALE)
+
+    def without_rows(self) -> ShedPlan:
+        return KEEP_ALL
+
+    def to_json(self) -> dict[str, Any]:
+        return encoded(self, KEEP_ALL)
+
+    def fitted(self, spans: Iterable[Span]) -> SamplePlan:
+        """The plan, fitted to the segments of a grant and to which of them the coins open.
+
+        How many rows these hold varies (by a fifth at twenty times the capacity), and with it a grant's size,
+        its delay and every count over its rows. So the coins of rows are set to what was opened, and weights
+        are taken from it: those of a grant then add up to its rows. Where rows are sampled, so many segments
+        are expected to open that this is sound; where whole segments are and only few open, weights stay one
+        over the chance, which is right on average for any number.
+        """
+        if not self.draws_segments:
+            return self
+        spans, plan, by_row = list(spans), self, self.unit == "row"
+        segments = effective_segments(np.concatenate([inside for _, _, inside in spans]))
+        if by_row and segments * plan.segment_keep < FEW_SEGMENTS * SCALE:
+            keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
+            opening = min(1.0, FEW_SEGMENTS / max(1.0, segments))
+            plan = replace(plan, segment_keep=round(opening * SCALE), row_keep=round(keep / opening * SCALE))
+        rows = sum(int(inside.sum()) for _, _, inside in spans)
+        opened_rows = sum(int(inside[plan.opens(p, firsts)].sum()) for p, firsts, inside in spans)
+        if not opened_rows:
+            return plan
+        row_keep, drawn = plan.row_keep, 0
+        if by_row:
+            keep = plan.segment_keep / SCALE * plan.row_keep / SCALE
+            row_keep = min(SCALE, max(1, round(keep * rows / opened_rows * SCALE)))
+        if by_row or segments * plan.segment_keep >= FEW_SEGMENTS * SCALE:
+            drawn = max(1, round(opened_rows / rows * SCALE))
+        return replace(plan, row_keep=row_keep, drawn=drawn)
+
+
+def effective_segments(rows: Numbers) -> float:
+    """As many segments of one size would vary as much. If one of 25 segments has nearly all rows, 1 would."""
+    sizes = rows.astype(np.float64)
+    squares = float((sizes**2).sum())
+    return float(sizes.sum()) ** 2 / squares if squares else 0.0
+
+
+KEEP_ALL = SamplePlan()

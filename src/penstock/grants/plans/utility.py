@@ -1,0 +1,68 @@
+"""The plan that keeps the rows that are worth most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.grants.plans.coins import SCALE, row_tosses
+from penstock.grants.plans.encoding import encoded
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.sample import KEEP_ALL
+from penstock.grants.plans.values import utilities
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityPlan:
+    """Keeps rows above a level of utility, and by coins a part of those just at it.
+
+    Attributes:
+        by: The expression that says what a row is worth, in CQL.
+        least: Rows that are worth more are kept.
+        row_keep: Probability that a row is kept that is worth just `least`, in parts of `SCALE`.
+        seed: Of the coins.
+    """
+
+    unit: ClassVar[str] = "utility"
+
+    by: str = ""
+    least: float = 0.0
+    row_keep: int = SCALE
+    seed: int = 0
+
+    @property
+    def needs(self) -> Needs:
+        return "values"
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    @property
+    def keeps_whole_segments(self) -> bool:
+        return False
+
+    def opens(self, partition: int, first_positions: Numbers) -> Bools:
+        return np.ones(first_positions.size, np.bool_)
+
+    def keeps(
+        self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
+    ) -> Bools | None:
+        worth = utilities(rows, self.by)
+        kept: Bools = worth > self.least
+        at = np.flatnonzero(worth == self.least)
+        kept[at] = row_tosses(self.seed, partition, positions[at]) < np.uint64(self.row_keep)
+        return kept
+
+    def chance(self, key_buckets: int = 0) -> float | None:
+        return None
+
+    def without_rows(self) -> ShedPlan:
+        return KEEP_ALL
+
+    def to_json(self) -> dict[str, Any]:
+        return {"unit": self.unit, **encoded(self, UtilityPlan(), ("row_keep", "seed", "by", "least"))}

@@ -1,0 +1,67 @@
+"""The plan that keeps whole windows of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.grants.plans.chosen import Places, opens_chosen
+from penstock.grants.plans.encoding import encoded, encoded_places
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.values import window_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """Keeps rows of the windows that were chosen.
+
+    Attributes:
+        by: The column with a row's time.
+        size_us: How long a window is.
+        decided: The highest number of a window that was decided about.
+        windows: The numbers of those that are kept: time / size, rounded down.
+        chosen: Where the segments with kept rows begin.
+    """
+
+    unit: ClassVar[str] = "window"
+
+    by: str = ""
+    size_us: int = 0
+    decided: int = 0
+    windows: tuple[int, ...] = ()
+    chosen: Places = field(default_factory=dict)
+
+    @property
+    def needs(self) -> Needs:
+        return "values"
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    @property
+    def keeps_whole_segments(self) -> bool:
+        return False
+
+    def opens(self, partition: int, first_positions: Numbers) -> Bools:
+        return opens_chosen(self.chosen, partition, first_positions)
+
+    def keeps(
+        self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
+    ) -> Bools | None:
+        return np.isin(window_numbers(rows, self.by, self.size_us), np.array(self.windows, np.int64))
+
+    def chance(self, key_buckets: int = 0) -> float | None:
+        return None
+
+    def without_rows(self) -> ShedPlan:
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        plain = encoded(self, WindowPlan(), ("by", "size_us", "decided"))
+        windows = {"windows": list(self.windows)} if self.windows else {}
+        return {"unit": self.unit, **plain, **windows, **encoded_places(self.chosen)}
