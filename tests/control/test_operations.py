@@ -14,13 +14,16 @@ import pytest
 from penstock.config.flow import load_flow_config
 from penstock.control.core.governor import Governor
 from penstock.grants.offset import Offset
+from penstock.host.client import VERSION
 from penstock.host.server import ControlServer
+from penstock.host.wire import Refuse, parsed
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 ERRORS = [ValueError("v"), KeyError("k"), TypeError("t"), ZeroDivisionError("z"), PenstockError("p")]
 ERRORS += [InvalidInputError("a rule of some policy", "got", "hint")]
+START = Offset.initial("r", {0: 0}).to_json()
 
 
 class Desk:
@@ -32,7 +35,7 @@ class Desk:
         self.server = ControlServer(f"unix://{folder}/socket", self.governor)
         with EmbeddedLog.create(folder / "stream", pa.schema([("v", pa.int64())])) as log:
             log.append(pa.record_batch({"v": pa.array(range(10), pa.int64())}))
-        self.start = Offset.initial("r", {0: 0}).to_json()
+        self.start = START
         names = dict.fromkeys(("query", "name", "slot", "token"), "")
         self.hello = {"op": "hello", **names, "cls": "gold", "log": str(folder / "stream")}
         self.say({**self.hello, "offset": self.start})
@@ -138,3 +141,21 @@ def test_a_message_that_is_not_understood_is_refused(desk: Desk, message: Any) -
 
 def test_a_ping_is_answered(desk: Desk) -> None:
     assert desk.say({"op": "ping"}) == {"ok": True}
+
+
+def test_a_message_that_lacks_something_is_refused_with_what_it_lacks() -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"well formed: ask.start: Field required; got .*host/wire.py"
+    ):
+        parsed({"v": VERSION, "op": "ask", "reader": "r"})
+    with pytest.raises(InvalidInputError, match=r"planned.admitted: Input should be a valid integer"):
+        parsed({"v": VERSION, "op": "planned", "reader": "r", "offset": START, "admitted": "many"})
+    with pytest.raises(InvalidInputError, match="a message names a known operation; got 'dance'"):
+        parsed({"v": VERSION, "op": "dance"})
+    with pytest.raises(InvalidInputError, match=r"a message is a JSON object with v = 1; got \{'v': 2"):
+        parsed({"v": 2, "op": "ping"})
+
+
+def test_fields_that_a_newer_client_adds_are_ignored() -> None:
+    found = parsed({"v": VERSION, "op": "refuse", "tokens": ["a"], "because": "of it"})
+    assert found == Refuse(op="refuse", tokens=frozenset({"a"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -176,8 +177,8 @@ def test_garbage_is_answered_with_an_error_and_the_connection_goes_on(control: C
 
 @pytest.mark.parametrize(
     "sent",
-    [b"[" * 200_000 + b"\n", b"x" * (5 << 20)],
-    ids=["a hundred thousand brackets", "a line without end"],
+    [b"[" * 200_000 + b"\n", b"x" * (5 << 20), b'{"v": 1, "op": "' + b"x" * 100_000_000 + b'"}\n'],
+    ids=["a hundred thousand brackets", "a line without end", "a hundred megabytes"],
 )
 def test_what_cannot_be_a_message_ends_its_own_connection_at_most(control: Control, sent: bytes) -> None:
     with control.raw() as connection:
@@ -189,6 +190,15 @@ def test_what_cannot_be_a_message_ends_its_own_connection_at_most(control: Contr
         except ConnectionError:
             pass  # it hung up in the middle of it
     assert control.client().request({"op": "status"})["status"]["slots"] == 1
+
+
+def test_nobody_waits_for_a_client_that_stops_reading(control: Control) -> None:
+    with control.raw() as connection:
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # until its answers fill all buffers
+            while True:
+                connection.send(b'{"v": 1, "op": "config"}\n')
+        assert control.client().request({"op": "status"})["status"]["slots"] == 1
 
 
 def test_messages_that_break_a_rule_are_refused_by_name(control: Control) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 VERSION = 1
+"""Of the messages; raised with whatever an older control plane must not ignore."""
 PREFIX = "unix://"
 
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from penstock.control.core.changes import change_class, remove_class
@@ -19,8 +19,9 @@ from penstock.control.core.governor import Governor
 from penstock.control.core.status import status
 from penstock.control.state.members import Joining, Query
 from penstock.grants.offset import Offset
+from penstock.host import wire
+from penstock.host.wire import Message
 from penstock.streams.opening import open_stream
-from penstock.vocabulary.errors import InvalidInputError
 
 HOLD_S, LONGEST_HOLD_S, QUESTIONS_PER_S = 0.1, 1.0, 40.0
 """A question is answered within the first, as Spark stops a query that waits for its source only slowly. Each
@@ -62,84 +63,66 @@ class Operations:
         self._wake.set()
         self._wake = asyncio.Event()
 
-    def understood(self, connection: object, message: Mapping[str, Any]) -> Call:
+    def understood(self, connection: object, message: Message) -> Call:
         """What a message asks for, with all that is in it; it is done when it is called."""
         governor = self.governor
-        match message.get("op"):
-            case "hello":
-                log, offset = open_stream(message["log"]), Offset.from_json(message["offset"])
-                names = {k: str(message[k]) for k in ("query", "cls", "name", "slot", "token")}
-                joining = Joining(**names, driver=str(message.get("driver", "")))
-                return lambda: governor.join(joining, log, connection, offset)
-            case "ask" | "finish" as op:
-                reader, start = str(message["reader"]), Offset.from_json(message["start"])
-                if op == "finish":
-                    return lambda: self._finish(reader, start)
-                take_all, timeout_s = bool(message.get("all")), _timeout_s(message)
-                return lambda: self._ask(reader, start, take_all, timeout_s)
-            case "planned":
-                reader, offset = str(message["reader"]), Offset.from_json(message["offset"])
-                admitted, aside = int(message["admitted"]), bool(message.get("aside"))
-                timeout_s = _timeout_s(message)
-                return lambda: self._planned(reader, offset, admitted, aside, timeout_s)
-            case "last_stage":
-                tokens, number = set(message["tokens"]), message.get("batch")
-                batch = None if number is None else int(number)
-                return lambda: self._last_stage(tokens, batch)
-            case "dropped":
-                number = int(message["batch"])
-                rows = {(str(r), int(grant)): float(n) for r, grant, n in message["rows"]}
-                return lambda: governor.dropped(number, rows)
-            case "granted":
-                query = str(message["query"])
-                return lambda: {"granted": governor.has_new_grant(query)}
-            case "ping":
+        match message:
+            case wire.Hello():
+                log = open_stream(message.log)
+                joining = Joining(
+                    message.query, message.name, message.cls, message.slot, message.token, message.driver
+                )
+                return lambda: governor.join(joining, log, connection, message.offset)
+            case wire.Ask():
+                return lambda: self._ask(message)
+            case wire.Finish():
+                return lambda: self._finish(message.reader, message.start)
+            case wire.Planned():
+                return lambda: self._planned(message)
+            case wire.Granted():
+                return lambda: {"granted": governor.has_new_grant(message.query)}
+            case wire.LastStage():
+                return lambda: self._last_stage(message.tokens, message.batch)
+            case wire.Dropped():
+                rows = {(reader, grant): count for reader, grant, count in message.rows}
+                return lambda: governor.dropped(message.batch, rows)
+            case wire.Ping():
                 return lambda: {"ok": True}
-            case "plan":
+            case wire.AskPlan():
                 return lambda: {"plan": plan(governor)}
-            case "status":
+            case wire.AskStatus():
                 return lambda: {"status": status(governor)}
-            case "config":
+            case wire.AskConfig():
                 return lambda: {"config": governor.config_now().to_json()}
-            case "change":
-                cls, changes = str(message["cls"]), dict(message["changes"])
-                return lambda: self._change(cls, changes)
-            case "remove":
-                cls = str(message["cls"])
-                return lambda: remove_class(governor, cls)
-            case "share" | "reads" as op:
-                stream, cls = str(message["stream"]), str(message["cls"])
-                if op == "reads":
-                    return lambda: governor.check_read(stream, cls)
-                tokens = set(message.get("tokens", ()))
-                return lambda: governor.share(stream, cls, tokens)
-            case "release":
-                stream = str(message["stream"])
-                return lambda: governor.segments.release(stream)
-            case "shedding":
-                on = bool(message["on"])
-                return lambda: setattr(governor, "shedding", on)
-            case "forbid":
-                who = str(message.get("reader") or message["token"])
-                why = (str(message["rule"]), str(message["got"]), str(message["hint"]))
-                return lambda: governor.forbidden.update({who: why})
-            case "windows":
-                tokens = set(message["tokens"])
-                return lambda: governor.windowed.update(tokens)
-            case "joined":
+            case wire.AskJoined():
                 return lambda: {"joined": self._joined()}
-            case "left":
-                tokens = set(message["tokens"])
-                return lambda: self._left(tokens)
-            case "refuse" | "drain" as op:
-                tokens, on = set(message["tokens"]), bool(message.get("on", True))
-                return lambda: self._command(op, tokens, on)
-            case "mark":
+            case wire.Change():
+                return lambda: self._change(message.cls, message.changes)
+            case wire.Remove():
+                return lambda: remove_class(governor, message.cls)
+            case wire.Share():
+                return lambda: governor.share(message.stream, message.cls, message.tokens)
+            case wire.Reads():
+                return lambda: governor.check_read(message.stream, message.cls)
+            case wire.Release():
+                return lambda: governor.segments.release(message.stream)
+            case wire.Shedding():
+                return lambda: setattr(governor, "shedding", message.on)
+            case wire.Forbid():
+                why = (message.rule, message.got, message.hint)
+                return lambda: governor.forbidden.update({message.who: why})
+            case wire.Windows():
+                return lambda: governor.windowed.update(message.tokens)
+            case wire.Left():
+                return lambda: self._left(message.tokens)
+            case wire.Refuse() | wire.Drain():
+                return lambda: self._command(message)
+            case wire.Mark():
                 return self._mark
-            case "stop":
+            case wire.Stop():
                 return self._stop
             case other:
-                raise InvalidInputError("a message names a known operation", repr(other), "see server.py")
+                raise TypeError(f"nobody carries out {other!r}")
 
     def _finish(self, reader: str, start: Offset) -> None:
         self._check_joined(reader)
@@ -150,7 +133,7 @@ class Operations:
         change_class(self.governor, cls, changes)
         return {"floor_s": self.governor.floor_s(cls)}
 
-    def _left(self, tokens: set[str]) -> dict[str, Any]:
+    def _left(self, tokens: Collection[str]) -> dict[str, Any]:
         mine = [query.key for query in self._queries(tokens)]
         return {"unfinished": [q for q in self.governor.unfinished() if q in mine], "joined": self._joined()}
 
@@ -162,22 +145,22 @@ class Operations:
         for governed in self.governor.classes.values():
             governed.plant.mark()
 
-    def _command(self, op: str, tokens: set[str], on: bool) -> dict[str, Any]:
-        queries = self._queries(tokens)
+    def _command(self, message: wire.Refuse | wire.Drain) -> dict[str, Any]:
+        queries = self._queries(message.tokens)
         for query in queries:
-            if op == "refuse":
-                query.refused = on
+            if isinstance(message, wire.Refuse):
+                query.refused = message.on
             else:
-                query.draining = on
+                query.draining = message.on
         self.notify()
         return {"running": [q.key for q in queries if q.lease is not None]}
 
-    def _queries(self, tokens: set[str]) -> list[Query]:
+    def _queries(self, tokens: Collection[str]) -> list[Query]:
         """Those of the driver that asks: the ones with a reader that has one of its tokens."""
         found = self.governor.queries.values()
         return [q for q in found if any(reader.token in tokens for reader in q.readers.values())]
 
-    def _last_stage(self, tokens: set[str], batch: int | None) -> None:
+    def _last_stage(self, tokens: Collection[str], batch: int | None) -> None:
         """A batch has started its last stage; queries made from one DataFrame cannot be told apart."""
         queries = self._queries(tokens)
         if len(queries) == 1 and queries[0].lease is not None:
@@ -189,11 +172,12 @@ class Operations:
         if reader not in self.governor.readers:
             raise ConnectionResetError(f"reader {reader} has not joined")
 
-    async def _ask(self, reader: str, start: Offset, take_all: bool, timeout_s: float) -> dict[str, Any]:
+    async def _ask(self, message: wire.Ask) -> dict[str, Any]:
+        reader = message.reader
         self._check_joined(reader)
-        if self.governor.ask(reader, start):
+        if self.governor.ask(reader, message.start):
             self.notify()  # a slot may be free now
-        if take_all:
+        if message.all:
             self.governor.take_all(reader)
         asked_s = time.monotonic()
         is_leader = self.governor.is_leader(reader)
@@ -201,19 +185,17 @@ class Operations:
             answer = self.governor.answer(reader)
             if answer is not None:
                 return answer.to_json()
-            if not is_leader or time.monotonic() - asked_s >= self._hold_s(reader, timeout_s):
+            if not is_leader or time.monotonic() - asked_s >= self._hold_s(reader, message.timeout_s):
                 # under AvailableNow a reader waits for its turn only if its question can open a grant
-                return {"wait": True, "leads": is_leader} if take_all else {"wait": True}
+                return {"wait": True, "leads": is_leader} if message.all else {"wait": True}
             await self._pause()
             self._check_joined(reader)
 
-    async def _planned(
-        self, reader: str, offset: Offset, admitted: int, aside: bool, timeout_s: float
-    ) -> dict[str, Any]:
-        asked_s = time.monotonic()
+    async def _planned(self, message: wire.Planned) -> dict[str, Any]:
+        asked_s, reader = time.monotonic(), message.reader
         self._check_joined(reader)
-        while not self.governor.planned(reader, offset, admitted, aside):
-            if time.monotonic() - asked_s >= self._hold_s(reader, timeout_s):
+        while not self.governor.planned(reader, message.offset, message.admitted, message.aside):
+            if time.monotonic() - asked_s >= self._hold_s(reader, message.timeout_s):
                 return {"go": False}
             await self._pause()
             self._check_joined(reader)
@@ -235,8 +217,3 @@ class Operations:
         if self.governor.is_refused(reader):
             return HOLD_S
         return hold_s(self._waiting, timeout_s)
-
-
-def _timeout_s(message: Mapping[str, Any]) -> float:
-    """How long the one who asks waits for an answer."""
-    return float(message.get("timeout_s", math.inf))

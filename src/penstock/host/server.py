@@ -25,8 +25,9 @@ from penstock.control.core.governor import Governor
 from penstock.control.core.retention import Trimmer
 from penstock.control.core.status import closing_report
 from penstock.control.measure.cost_store import CostMemory
-from penstock.host.client import PREFIX, VERSION, ControlClient, ControlSilentError
+from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.host.operations import Operations
+from penstock.host.wire import HINT, FromSource, Hello, parsed
 from penstock.policies.load.base import describe_manager
 from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now
@@ -36,8 +37,6 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, Refused
 _log = logging.getLogger(__name__)
 
 BEAT_S = 0.02
-ASKED_BY_SOURCES = ("hello", "ask", "finish", "planned")
-"""An error here would end the query, so only a refusal that is meant is one."""
 
 
 class ControlServer:
@@ -140,11 +139,7 @@ class ControlServer:
         itself at last; others hear what it was.
         """
         try:
-            message = json.loads(line)
-            if not isinstance(message, dict) or message.get("v") != VERSION:
-                raise InvalidInputError(
-                    f"a message is a JSON object with v = {VERSION}", line[:60], "use the same Penstock"
-                )
+            message = parsed(json.loads(line))
             call = self._operations.understood(connection, message)
         except InvalidInputError as error:
             if isinstance(error.__cause__, OSError):  # of the system, as "too many open files"
@@ -152,10 +147,10 @@ class ControlServer:
             return _refused(error)
         except PenstockError as error:
             return _error("the control plane can do it", str(error))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            return _error("a message is well formed", repr(error), "see client.py")
-        by_source = message["op"] in ASKED_BY_SOURCES
-        refusals = RefusedError if by_source and message["op"] != "hello" else InvalidInputError
+        except (ValueError, RecursionError) as error:
+            return _error("a message is one line of JSON", repr(error), HINT)
+        by_source = isinstance(message, FromSource)
+        refusals = RefusedError if by_source and not isinstance(message, Hello) else InvalidInputError
         try:
             answer = call()
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -165,7 +160,7 @@ class ControlServer:
         except Exception as error:
             if by_source:
                 raise
-            _log.exception("%s failed", message["op"])
+            _log.exception("%s failed", type(message).__name__)
             return _error("the control plane can do it", repr(error))
 
 

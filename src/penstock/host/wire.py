@@ -1,0 +1,320 @@
+"""Messages to a control plane, typed: one JSON line each, told apart by `op`.
+
+A message that does not fit its type is its sender's mistake, and is refused with what was expected. Answers
+are JSON objects; a grant is one in the form of `Grant.to_json`. Sources write their messages as plain dicts:
+planners and read tasks are many short processes, and pydantic would be a tenth of a second in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
+
+from penstock.grants.offset import Offset
+from penstock.host.client import VERSION
+from penstock.vocabulary.errors import InvalidInputError
+
+HINT = "use the same Penstock on both sides; host/wire.py has all messages"
+
+
+class Message(BaseModel):
+    """What all messages share. Fields that a version does not know are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+
+def _offset(encoded: Any) -> Offset:
+    if isinstance(encoded, Offset):
+        return encoded
+    if not isinstance(encoded, Mapping):
+        raise ValueError("an offset is a JSON object")
+    try:
+        return Offset.from_json(encoded)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"an offset has all its fields; got {error!r}") from error
+
+
+if TYPE_CHECKING:
+    WireOffset = Offset
+else:  # pydantic would look into the type of an offset, whose plan is a protocol
+    WireOffset = Annotated[Any, PlainValidator(_offset)]
+Names = frozenset[str]
+Text = Annotated[str, BeforeValidator(str)]
+"""A name; numbers are taken for their digits, as drivers of other languages may send them."""
+
+
+class FromSource(Message):
+    """A message of a source: an error in it would end a query, so only a refusal that is meant is one."""
+
+
+class Waits(FromSource):
+    """A question that may be held.
+
+    Attributes:
+        timeout_s: How long the one who asks waits for an answer.
+    """
+
+    timeout_s: float = math.inf
+
+
+class Hello(FromSource):
+    """A reader's planner has connected, with the offset at which it stands."""
+
+    op: Literal["hello"]
+    query: Text
+    name: Text
+    cls: Text
+    slot: Text
+    token: Text
+    driver: Text = ""
+    log: str
+    offset: WireOffset
+
+
+class Ask(Waits):
+    """A reader asks for its next grant; the batch before it is complete."""
+
+    op: Literal["ask"]
+    reader: Text
+    start: WireOffset
+    all: bool = False
+
+
+class Finish(FromSource):
+    """A reader under AvailableNow wants no further grant."""
+
+    op: Literal["finish"]
+    reader: Text
+    start: WireOffset
+
+
+class Planned(Waits):
+    """Spark plans a batch; its tasks come next."""
+
+    op: Literal["planned"]
+    reader: Text
+    offset: WireOffset
+    admitted: int
+    aside: bool = False
+
+
+class Granted(Message):
+    """Whether a query has a grant of which Spark has not planned the micro-batch yet."""
+
+    op: Literal["granted"]
+    query: Text
+
+
+class LastStage(Message):
+    """A job of a batch has started its last stage."""
+
+    op: Literal["last_stage"]
+    tokens: Names
+    batch: int | None = None
+
+
+class Dropped(Message):
+    """Which grants a batch had, and how many rows of each Spark's watermark dropped."""
+
+    op: Literal["dropped"]
+    batch: int
+    rows: tuple[tuple[Text, int, float], ...]
+
+
+class Ping(Message):
+    """Whether the control plane answers."""
+
+    op: Literal["ping"]
+
+
+class AskPlan(Message):
+    """What each class needs and has."""
+
+    op: Literal["plan"]
+
+
+class AskStatus(Message):
+    """Every class and query as it is now."""
+
+    op: Literal["status"]
+
+
+class AskConfig(Message):
+    """The configuration with the changes since the start."""
+
+    op: Literal["config"]
+
+
+class AskJoined(Message):
+    """By token, readers that are there."""
+
+    op: Literal["joined"]
+
+
+class Change(Message):
+    """Settings of a class, by their names in the configuration."""
+
+    op: Literal["change"]
+    cls: Text
+    changes: dict[str, Any]
+
+
+class Remove(Message):
+    """A class is taken out."""
+
+    op: Literal["remove"]
+    cls: Text
+
+
+class Share(Message):
+    """A query of a class writes a stream that others may read."""
+
+    op: Literal["share"]
+    stream: Text
+    cls: Text
+    tokens: Names = frozenset()
+
+
+class Reads(Message):
+    """Whether a class may read a stream."""
+
+    op: Literal["reads"]
+    stream: Text
+    cls: Text
+
+
+class Release(Message):
+    """A shared stream has no owner any more."""
+
+    op: Literal["release"]
+    stream: Text
+
+
+class Shedding(Message):
+    """The kill switch."""
+
+    op: Literal["shedding"]
+    on: bool
+
+
+class Forbid(Message):
+    """The next question of a reader, or of the readers of a token, is refused."""
+
+    op: Literal["forbid"]
+    reader: Text = ""
+    token: Text = ""
+    rule: Text
+    got: Text
+    hint: Text
+
+    @property
+    def who(self) -> str:
+        return self.reader or self.token
+
+
+class Windows(Message):
+    """The answers of queries with these tokens are windows that the watermark closes."""
+
+    op: Literal["windows"]
+    tokens: Names
+
+
+class Left(Message):
+    """Which queries with these tokens have work left."""
+
+    op: Literal["left"]
+    tokens: Names
+
+
+class Refuse(Message):
+    """Queries with these tokens get no more grants, or get them again."""
+
+    op: Literal["refuse"]
+    tokens: Names
+    on: bool = True
+
+
+class Drain(Message):
+    """What waits for queries with these tokens is processed unshed."""
+
+    op: Literal["drain"]
+    tokens: Names
+    on: bool = True
+
+
+class Mark(Message):
+    """A stretch begins, for which the status has figures of its own."""
+
+    op: Literal["mark"]
+
+
+class Stop(Message):
+    """The control plane ends."""
+
+    op: Literal["stop"]
+
+
+AnyMessage = Annotated[
+    Hello
+    | Ask
+    | Finish
+    | Planned
+    | Granted
+    | LastStage
+    | Dropped
+    | Ping
+    | AskPlan
+    | AskStatus
+    | AskConfig
+    | AskJoined
+    | Change
+    | Remove
+    | Share
+    | Reads
+    | Release
+    | Shedding
+    | Forbid
+    | Windows
+    | Left
+    | Refuse
+    | Drain
+    | Mark
+    | Stop,
+    Field(discriminator="op"),
+]
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyMessage)
+
+
+def parsed(message: object) -> Message:
+    """The message that somebody sent.
+
+    Raises:
+        InvalidInputError: It is none, or of another version.
+    """
+    if not isinstance(message, dict) or message.get("v") != VERSION:
+        raise InvalidInputError(f"a message is a JSON object with v = {VERSION}", repr(message)[:60], HINT)
+    try:
+        found: Message = _ADAPTER.validate_python(message)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "union_tag_invalid":
+            raise InvalidInputError(
+                "a message names a known operation", repr(message.get("op")), HINT
+            ) from None
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidInputError(
+            f"a message is well formed: {where or 'it'}: {first['msg']}", repr(first.get("input"))[:60], HINT
+        ) from None
+    return found
