@@ -26,7 +26,7 @@ def _wait_for_rows(flow: Flow, query: StreamingQuery) -> bool:
     """Until the control plane knows the query, and its first batch is done."""
     until = time.monotonic() + 120.0
     while time.monotonic() < until and query.isActive:
-        if any(q["batches"] for q in flow.status()["classes"]["all"]["queries"].values()):
+        if any(q["batches"] for q in flow.status().to_json()["classes"]["all"]["queries"].values()):
             return True
         time.sleep(0.2)
     return False

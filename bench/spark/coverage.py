@@ -186,7 +186,7 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> tuple[pa.Table, 
         from_s = time.time()
         time.sleep(case.seconds)
         until_s = time.time()
-        p95_s = flow.status()["classes"]["bench"]["delay_since_mark"]["p95_s"]
+        p95_s = flow.status().to_json()["classes"]["bench"]["delay_since_mark"]["p95_s"]
         time.sleep(2 * TARGET_S)  # for the last windows to close
         if (error := query.exception()) is not None:
             raise RuntimeError(str(error))
@@ -194,7 +194,7 @@ def _run(rig: Rig, case: Case, rate_per_s: float, seed: int) -> tuple[pa.Table, 
 
 
 def _shed(flow: Any) -> int:
-    return int(flow.status()["classes"]["bench"]["shed"])
+    return int(flow.status().classes["bench"].shed)
 
 
 def _with_truth(to: Path, log: PacedLog, case: Case, from_s: float, until_s: float) -> pa.Table:

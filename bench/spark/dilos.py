@@ -146,7 +146,7 @@ def _check(running: list[Running]) -> None:
 
 def _books(flow: Flow) -> dict[str, tuple[int, int]]:
     """By query, rows shed and admitted since its start."""
-    queries = [q for cls in flow.status()["classes"].values() for q in cls["queries"].values()]
+    queries = [q for cls in flow.status().to_json()["classes"].values() for q in cls["queries"].values()]
     return {query["name"]: (query["shed"], query["admitted"]) for query in queries}
 
 

@@ -177,7 +177,7 @@ class Thirty:
         for query in self.queries:
             if (error := query.exception()) is not None:
                 raise PenstockError(f"query {query.name} runs; got {error}")
-        return {q["name"]: q for q in self.flow.status()["classes"]["all"]["queries"].values()}
+        return {q["name"]: q for q in self.flow.status().to_json()["classes"]["all"]["queries"].values()}
 
     def window(self) -> tuple[dict[str, float], int]:
         """After one more window, the SIC of every query, and the fewest batches that one had in it."""
@@ -194,7 +194,7 @@ class Thirty:
 
     def books(self) -> NDArray[np.int64]:
         """Rows offered and admitted, of all queries."""
-        cls = self.flow.status()["classes"]["all"]
+        cls = self.flow.status().to_json()["classes"]["all"]
         return np.array([cls["offered"], cls["admitted"]], np.int64)
 
     def await_costs(self) -> dict[str, dict[str, Any]]:
@@ -287,7 +287,7 @@ def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str,
             for _ in range(WINDOWS):
                 sics, turns = thirty.window()
                 spreads.append(Spread.of(np.array(list(sics.values()))))
-                cls = thirty.flow.status()["classes"]["all"]
+                cls = thirty.flow.status().to_json()["classes"]["all"]
                 seen = (
                     f"{shedder} {overload:g}x: Jain {spreads[-1].jain:.3f}, SIC {spreads[-1].mean:.3f} "
                     f"({_extremes(sics)}), {turns} turns at least, "

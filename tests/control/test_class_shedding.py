@@ -43,7 +43,7 @@ def run(
 
 
 def sics(cluster: Any) -> np.ndarray:
-    found = cluster.status()["classes"]["gold"]["queries"]
+    found = cluster.status().to_json()["classes"]["gold"]["queries"]
     return np.array([found[f"q{i}"]["sic"] for i in range(len(RATES))])
 
 
@@ -72,7 +72,7 @@ def test_balance_sic_lets_queries_with_unequal_rates_lose_alike(virtual: Lab) ->
     found = sics(cluster)
     assert jain_index(found) >= 0.97
     assert found.mean() < 0.5
-    assert cluster.status()["classes"]["gold"]["jain"] == pytest.approx(jain_index(found))
+    assert cluster.status().classes["gold"].jain == pytest.approx(jain_index(found))
 
 
 def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_most_a_window(
@@ -94,7 +94,7 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
     cluster.run(WARM_S + TARGET_S / 2)
     for _ in range(30):
         cluster.run(1.0)
-        queries = cluster.status()["classes"]["gold"]["queries"]
+        queries = cluster.status().to_json()["classes"]["gold"]["queries"]
         assert jain_index(np.array([queries[name]["sic"] for name in ("q0", "q1")])) >= 0.85
     assert seen
     assert max(seen) <= 1.0 + 1e-9
@@ -126,10 +126,10 @@ def test_streams_of_a_join_keep_the_same_stretch_of_time(virtual: Lab) -> None:
 
 def test_nothing_is_shed_while_the_class_fits_or_runs_dry(virtual: Lab) -> None:
     cluster, _ = run(virtual, 0.7, "balance-sic")
-    assert cluster.status()["classes"]["gold"]["shed"] == 0
+    assert cluster.status().classes["gold"].shed == 0
     np.testing.assert_allclose(sics(cluster), 1.0)
     cluster, _ = run(virtual, 2.0, "balance-sic", dry_run=True)
-    assert cluster.status()["classes"]["gold"]["shed"] == 0
+    assert cluster.status().classes["gold"].shed == 0
 
 
 def test_a_manager_that_gives_a_keep_fraction_says_how_much(virtual: Lab) -> None:
@@ -218,7 +218,7 @@ def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(vi
     query = cluster.add("q", "gold", streams)
     for _ in range(2):
         cluster.run(20.0)
-        found = cluster.status()["classes"]["gold"]["queries"]["q"]
+        found = cluster.status().to_json()["classes"]["gold"]["queries"]["q"]
         assert found["sic"] == pytest.approx(0.5)
         assert found["silent"] == [streams["b"].name]
         assert found["sic_batch"] == 1.0, "of the stream that had a part in it nothing was lost"

@@ -85,7 +85,7 @@ def test_a_stream_is_governed_while_its_time_stamps_are_in_the_future(
     feed(cluster, STEP_S, gold=(stream, rate_per_s))
     stream.ahead_s = 3600.0 if lasts else 0.0  # the log's arrivals never go back: all come at that moment
     feed(cluster, 30.0, gold=(stream, rate_per_s))
-    found = cluster.status()["classes"]["gold"]
+    found = cluster.status().to_json()["classes"]["gold"]
     books = query.offsets["q"].books
     assert found["waiting"] <= 2.0 * TARGET_S * rate_per_s, "no backlog grows unseen"
     assert found["oldest_waiting_s"] <= 1.5 * TARGET_S
@@ -114,7 +114,7 @@ def test_the_status_says_how_long_rows_of_the_future_have_waited(virtual: Any) -
     cluster.add("q", "gold", stream.log)
     cluster.governor.queries["q"].refused = True
     feed(cluster, 5.0, gold=(stream, 1_000.0))
-    assert cluster.status()["classes"]["gold"]["oldest_waiting_s"] == pytest.approx(5.0, abs=0.6)
+    assert cluster.status().classes["gold"].oldest_waiting_s == pytest.approx(5.0, abs=0.6)
 
 
 def test_a_stream_that_is_ahead_is_said_once(virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,4 +140,4 @@ def test_delays_are_measured_by_a_timer_that_never_goes_back(virtual: Any) -> No
     cluster.clock.now_s += 3600.0
     stream.ahead_s = -3600.0
     cluster.run(query.batches[-1].done_s - cluster.timer() + 0.05)
-    assert cluster.status()["classes"]["gold"]["delay"]["max_s"] < 60.0
+    assert cluster.status().to_json()["classes"]["gold"]["delay"]["max_s"] < 60.0

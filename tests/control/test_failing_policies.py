@@ -78,9 +78,9 @@ def test_a_manager_that_fails_sheds_nothing_and_is_asked_again(
         check_goes_on(virtual, cluster)
         for key, query in cluster.queries.items():
             assert all(b.books.shed == 0 for b in query.batches[count[key] :])
-        assert "the manager failed" in cluster.status()["classes"]["gold"]["reason"]
+        assert "the manager failed" in cluster.status().classes["gold"].reason
     check_goes_on(virtual, cluster)
-    assert "the manager failed" not in cluster.status()["classes"]["gold"]["reason"]
+    assert "the manager failed" not in cluster.status().classes["gold"].reason
 
 
 @pytest.mark.parametrize("answer", [None, 0.5, "text", {}], ids=str)

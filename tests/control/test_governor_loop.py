@@ -52,7 +52,7 @@ def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual:
     assert virtual.delay(query, 0.95, since) <= TARGET_S
     admitted = virtual.admitted_between(query, since, cluster.timer()) / (45.0 - WARM_S)
     assert admitted >= 0.85 * capacity_per_s(virtual)
-    waiting_s = cluster.status()["classes"]["gold"]["oldest_waiting_s"]
+    waiting_s = cluster.status().classes["gold"].oldest_waiting_s
     assert waiting_s is None or waiting_s <= TARGET_S
     virtual.check_books(cluster)
 
@@ -60,7 +60,7 @@ def test_under_overload_the_delay_keeps_its_target_and_capacity_is_used(virtual:
 @pytest.mark.parametrize("times", [0.02, 0.3, 0.8])
 def test_while_the_load_fits_nothing_is_shed_not_even_at_the_start(virtual: Lab, times: float) -> None:
     cluster, query = run_one(virtual, times, 30.0)
-    found = cluster.status()["classes"]["gold"]
+    found = cluster.status().to_json()["classes"]["gold"]
     assert found["shed"] == 0
     assert found["admitted"] > 0
     assert virtual.delay(query, 1.0, cluster.timer() - 15.0) <= TARGET_S
@@ -74,7 +74,7 @@ def test_a_burst_after_quiet_is_not_shed_while_it_fits(virtual: Lab) -> None:
         "q", "gold", virtual.stream(cluster, schedule_from_counts(counts)), virtual.machine(noise=0.05)
     )
     cluster.run(30.0)
-    assert cluster.status()["classes"]["gold"]["shed"] == 0
+    assert cluster.status().classes["gold"].shed == 0
     assert virtual.delay(query, 1.0, cluster.timer() - 20.0) <= TARGET_S
 
 
@@ -191,7 +191,7 @@ def test_what_a_quiet_class_leaves_goes_to_the_others_and_it_is_not_shed(virtual
             name, name, virtual.stream(cluster, times * capacity_per_s(virtual)), virtual.machine(noise=0.05)
         )
     cluster.run(40.0)
-    found = cluster.status()["classes"]
+    found = cluster.status().to_json()["classes"]
     assert found["gold"]["shed"] == 0
     assert found["bulk"]["share"] > 0.4
     since = cluster.timer() - 40.0 + WARM_S
@@ -212,7 +212,7 @@ def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quota
         cluster.run(60.0)
         used_s = {name: s - before[name] for name, s in cluster.governor.turns.used_s.items()}
         used[policy] = {name: s / sum(used_s.values()) for name, s in used_s.items()}
-        assert cluster.status()["classes"]["gold"]["shed"] == 0
+        assert cluster.status().classes["gold"].shed == 0
         for query in cluster.queries.values():
             assert virtual.delay(query, 0.95, cluster.timer() - 60.0) <= 5.0
     assert used["dilos"]["bulk"] == pytest.approx(0.1, abs=0.03), "bulk has its own share, and no more"
@@ -240,7 +240,7 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: L
     assert cluster.governor.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, "time, not only a number"
     cluster.run(25.0)
     # the first batch of the burst is at most four times the largest before: some of what it leaves is late
-    high = cluster.status()["classes"]["high"]
+    high = cluster.status().to_json()["classes"]["high"]
     assert high["shed"] <= 0.03 * high["offered"]
     virtual.check_books(cluster)
 
@@ -255,9 +255,9 @@ def test_a_heavy_query_is_not_shed_while_its_class_fits_into_its_share(virtual: 
         cluster.add(f"light{i}", "gold", stream, virtual.machine(noise=0.05), seed=2 + i)
     cluster.add("bulk", "bulk", virtual.stream(cluster, 3 * capacity), virtual.machine(noise=0.05), seed=9)
     cluster.run(30.0)
-    before = cluster.status()["classes"]["gold"]["shed"]
+    before = cluster.status().classes["gold"].shed
     cluster.run(60.0)
-    gold = cluster.status()["classes"]["gold"]
+    gold = cluster.status().to_json()["classes"]["gold"]
     assert gold["shed"] - before <= 0.002 * gold["offered"], (
         "a quarter of the share would be half of what it needs"
     )
@@ -298,7 +298,7 @@ def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(vir
     assert found["gold"]["needs"] == pytest.approx(expected, rel=0.1)
     assert found["gold"]["queries"] == {"g": found["gold"]["needs"]}
     assert found["gold"]["shed_fraction"] == 0.0
-    shed = cluster.status()["classes"]["bulk"]
+    shed = cluster.status().to_json()["classes"]["bulk"]
     assert found["bulk"]["shed_fraction"] == pytest.approx(shed["shed"] / shed["offered"], abs=0.1)
 
 
@@ -335,7 +335,7 @@ def test_three_light_classes_that_start_together_shed_nothing_while_their_costs_
         log = virtual.stream(cluster, part * capacity_per_s(virtual))
         cluster.add(name, name, log, virtual.machine(noise=0.05))
     cluster.run(15.0)
-    assert [found["shed"] for found in cluster.status()["classes"].values()] == [0, 0, 0]
+    assert [found["shed"] for found in cluster.status().to_json()["classes"].values()] == [0, 0, 0]
 
 
 def test_two_queries_of_one_class_share_its_time(virtual: Lab) -> None:
@@ -430,7 +430,7 @@ def test_a_new_priority_moves_the_shares(virtual: Lab) -> None:
             name, name, virtual.stream(cluster, 3 * capacity_per_s(virtual)), virtual.machine(noise=0.05)
         )
     cluster.run(20.0)
-    assert cluster.status()["classes"]["gold"]["share"] == pytest.approx(0.5, abs=0.05)
+    assert cluster.status().classes["gold"].share == pytest.approx(0.5, abs=0.05)
     change_class(cluster.governor, "gold", {"priority": 4})
     before = dict(cluster.governor.turns.used_s)
     cluster.run(30.0)
@@ -443,7 +443,7 @@ def test_another_manager_takes_over_while_it_runs(virtual: Lab) -> None:
     for manager in ("ctrl", "deadline"):
         change_class(cluster.governor, "gold", {"manager": manager})
         cluster.run(2.4)
-        assert cluster.status()["classes"]["gold"]["manager"] == manager
+        assert cluster.status().classes["gold"].manager == manager
     assert virtual.delay(query, 0.5, cluster.timer() - 2.0) <= 1.5 * TARGET_S
     virtual.check_books(cluster)
 
@@ -461,7 +461,7 @@ def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: La
         )
         cluster.add(f"{name} join", name, virtual.stream(cluster, load * capacity / 20), dear, seed=2)
     cluster.run(120.0)
-    found = cluster.status()["classes"]
+    found = cluster.status().to_json()["classes"]
     for name in ("gold", "silver"):
         assert found[name]["shed"] <= 0.02 * found[name]["offered"], name
     assert found["bulk"]["shed"] > 0.3 * found["bulk"]["offered"]

@@ -54,7 +54,7 @@ def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
     come_and_go(virtual, cluster, log, QUERIES + 8)
     governor = cluster.governor
     assert len(governor.queries) == QUERIES
-    assert len(cluster.status()["classes"]["gold"]["queries"]) == QUERIES
+    assert len(cluster.status().to_json()["classes"]["gold"]["queries"]) == QUERIES
     for held in (governor.sic._sources, governor.sic._known, governor._shedding._long_s):
         assert "gone0" not in held
     stays = cluster.add("stays", "gold", log)
@@ -74,7 +74,7 @@ def test_rows_of_queries_that_are_forgotten_stay_in_the_books_of_their_class(
 ) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     come_and_go(virtual, cluster, log, QUERIES + 8)
-    found = cluster.status()["classes"]["gold"]
+    found = cluster.status().to_json()["classes"]["gold"]
     gone = found["past"]
     assert len(gone) == 8
     admitted = sum(q.batches[-1].offset.books.admitted for q in cluster.queries.values() if q.batches)
@@ -87,10 +87,10 @@ def test_rows_of_queries_that_are_forgotten_stay_in_the_books_of_their_class(
 def test_a_query_that_was_forgotten_and_comes_back_counts_once(virtual: Any, cluster: Any) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     come_and_go(virtual, cluster, log, QUERIES + 1, seconds=1.0)
-    assert "gone0" in cluster.status()["classes"]["gold"]["past"]
+    assert "gone0" in cluster.status().to_json()["classes"]["gold"]["past"]
     first = cluster.queries["gone0"]
     cluster.connect(first, "gone0")
-    found = cluster.status()["classes"]["gold"]
+    found = cluster.status().to_json()["classes"]["gold"]
     assert "gone0" in found["queries"]
     assert "gone0" not in found["past"]
     assert found["admitted"] == sum(q.offsets[q.key].books.admitted for q in cluster.queries.values())
@@ -105,13 +105,13 @@ def test_queries_whose_lines_break_all_at_once_are_not_forgotten(virtual: Any, c
     for query in queries:
         cluster.connect(query, query.key)
     assert cluster.governor.queries == known
-    assert not cluster.status()["classes"]["gold"]["past"]
+    assert not cluster.status().to_json()["classes"]["gold"]["past"]
 
 
 def test_a_query_that_has_just_ended_is_shown_as_it_was(virtual: Any, cluster: Any) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     come_and_go(virtual, cluster, log, 2, seconds=1.0)
-    assert set(cluster.status()["classes"]["gold"]["queries"]) == {"gone0", "gone1"}
+    assert set(cluster.status().to_json()["classes"]["gold"]["queries"]) == {"gone0", "gone1"}
 
 
 def test_costs_of_queries_that_are_forgotten_leave_the_file(tmp_path: Path, virtual: Any) -> None:

@@ -80,7 +80,7 @@ def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Lab) ->
             above = everything[everything > least]
             assert np.array_equal(kept[kept > least], above), "all that are worth more"
             assert batch.offset.plan.least == least + 0.5
-    assert "utility" in cluster.status()["classes"]["gold"]["queries"]["q0"]["shed_reason"]
+    assert "utility" in cluster.status().to_json()["classes"]["gold"]["queries"]["q0"]["shed_reason"]
 
 
 def test_values_are_remembered_only_while_their_rows_wait(virtual: Lab) -> None:

@@ -57,7 +57,7 @@ def test_every_choice_of_a_shedder_is_in_the_decision_log_with_its_reason(record
 def test_the_last_reason_of_each_query_is_in_the_status(recorded: Any) -> None:
     path, cluster = recorded
     last = {line["query"]: line["reason"] for line in read_run(path).shedding}
-    queries = cluster.status()["classes"]["gold"]["queries"]
+    queries = cluster.status().to_json()["classes"]["gold"]["queries"]
     assert {name: query["shed_reason"] for name, query in queries.items()} == last
 
 

@@ -167,7 +167,7 @@ def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Lab) 
     assert 0.5 < anew["sic"] < 1.0
     cluster.governor.dropped(17, {("gone", 1): 10.0})
     assert len(recorder.noted) == lines + 2
-    found = cluster.status()["classes"]["gold"]["queries"]["q"]
+    found = cluster.status().to_json()["classes"]["gold"]["queries"]["q"]
     assert found["dropped_by_watermark"] == rows / 2
     assert found["sic"] == pytest.approx(anew["sic"])
 
@@ -180,7 +180,7 @@ def test_every_batch_is_noted_with_what_it_stands_on(virtual: Lab) -> None:
     assert len(noted) >= 3
     assert {line["query"] for line in noted} == {"q"}
     assert all(line["sic_batch"] == line["sic"] == 1.0 for line in noted)
-    assert sum(line["rows"] for line in noted) == cluster.status()["classes"]["gold"]["admitted"]
+    assert sum(line["rows"] for line in noted) == cluster.status().classes["gold"].admitted
 
 
 def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_last(virtual: Lab) -> None:

@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,6 +25,7 @@ from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
+from penstock.vocabulary.status import Status
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 DAY_S = 1_700_000_000 // 60 * 60
@@ -105,25 +106,25 @@ LONGEST_S = 3600.0
 class StopWhen:
     """`on_status` of a run that ends it, as a signal of a user does, once a condition on the status holds."""
 
-    def __init__(self, done: Callable[[Mapping[str, Any]], object]) -> None:
+    def __init__(self, done: Callable[[Status], object]) -> None:
         self._done, self.held = done, False
         assert threading.current_thread() is threading.main_thread(), "signals reach the main thread alone"
 
-    def __call__(self, status: Mapping[str, Any], at_s: float) -> None:
+    def __call__(self, status: Status, at_s: float) -> None:
         assert at_s < waits.PROCESS_S, status
         if not self.held and self._done(status):
             self.held = True
             signal.raise_signal(signal.SIGTERM)
 
 
-def has_admitted(rows: int, *queries: str) -> Callable[[Mapping[str, Any]], bool]:
+def has_admitted(rows: int, *queries: str) -> Callable[[Status], bool]:
     """A condition: each of these queries has had so many rows."""
 
-    def done(status: Mapping[str, Any]) -> bool:
+    def done(status: Status) -> bool:
         found: Counter[str] = Counter()
-        for cls in status["classes"].values():
-            for query in cls["queries"].values():
-                found[query["name"]] += query["admitted"]
+        for cls in status.classes.values():
+            for query in cls.queries.values():
+                found[query.name] += query.admitted
         return all(found[name] >= rows for name in queries)
 
     return done
@@ -209,7 +210,7 @@ def every_row(frame: DataFrame) -> Counter[tuple]:
 
 def query_status(flow: Flow, name: str) -> dict[str, Any] | None:
     """The status of the only query of this name."""
-    queries = [q for c in flow.status()["classes"].values() for q in c["queries"].values()]
+    queries = [q for c in flow.status().to_json()["classes"].values() for q in c["queries"].values()]
     found = [q for q in queries if q["name"] == name]
     assert len(found) < 2
     return found[0] if found else None
@@ -223,7 +224,7 @@ def rows_of(flow: Flow, name: str, what: str = "admitted") -> int:
 def check_books(flow: Flow, streams: dict[str, int]) -> None:
     """Every reader that began at the first row: offered = admitted + shed + waiting = the rows of its log."""
     seen = set()
-    for cls in flow.status()["classes"].values():
+    for cls in flow.status().to_json()["classes"].values():
         for query in cls["queries"].values():
             for reader in query["readers"].values():
                 seen.add(reader["stream"])

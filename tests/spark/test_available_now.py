@@ -77,8 +77,8 @@ def test_it_takes_rows_that_are_older_than_the_target_and_stops_at_the_end_it_be
         query = begin(writer.start)
         fill(log, range(5000, 6000))
         ended(query)
-        until(lambda: flow.status()["classes"]["gold"]["waiting"] == 1000, "what came later is left")
-        status = flow.status()["classes"]["gold"]
+        until(lambda: flow.status().classes["gold"].waiting == 1000, "what came later is left")
+        status = flow.status().to_json()["classes"]["gold"]
     assert ids(spark.table("old_rows")) == list(range(5000))
     assert (status["admitted"], status["shed"]) == (5000, 0)
 
@@ -108,7 +108,7 @@ def test_a_join_ends_although_one_stream_is_longer_and_the_other_grows_meanwhile
         query = begin(writer.start)
         fill(short, range(200, 1200))
         ended(query)
-        until(lambda: flow.status()["classes"]["gold"]["waiting"] == 1000, "what came later is left")
+        until(lambda: flow.status().classes["gold"].waiting == 1000, "what came later is left")
     assert ids(spark.table("now_joined")) == list(range(200))
 
 
@@ -118,10 +118,10 @@ def test_flow_stop_ends_a_query_that_waits_for_its_turn(spark: SparkSession, tmp
     stream = flow.read_stream("readings", cls="gold")
     slow = stream.where("reflect('java.lang.Thread', 'sleep', bigint(1)) IS NULL")
     holding = to_files(slow, tmp_path / "holding")
-    until(lambda: any(q["running"] for q in flow.status()["classes"]["gold"]["queries"].values()))
+    until(lambda: any(q["running"] for q in flow.status().to_json()["classes"]["gold"]["queries"].values()))
     waiting = begin(
         stream.writeStream.format("noop").trigger(availableNow=True).start,
-        asked=lambda _: len(flow.status()["classes"]["gold"]["queries"]) == 2,
+        asked=lambda _: len(flow.status().to_json()["classes"]["gold"]["queries"]) == 2,
     )
     flow.stop()
     assert not holding.isActive

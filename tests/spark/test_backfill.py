@@ -390,7 +390,7 @@ def wait_until_read(flow: Flow, rows: int) -> dict[str, Any]:
     """The gold query's status, once it has read so many rows and rests."""
 
     def read() -> dict[str, Any] | None:
-        query = next(iter(flow.status()["classes"]["gold"]["queries"].values()), None)
+        query = next(iter(flow.status().to_json()["classes"]["gold"]["queries"].values()), None)
         if query is not None and query["offered"] >= rows and not (query["waiting"] or query["running"]):
             return dict(query)
         return None

@@ -145,9 +145,9 @@ def test_a_killed_control_plane_is_replaced_and_no_row_is_twice_or_missing(
         until(lambda: control.pid != killed and flow.status(), "another", query)
         until(lambda: rows_of(flow, "readings") == 4000, "the rest", query)
         check_books(flow, {"readings": 4000})
-        until(lambda: flow.status()["classes"]["gold"]["priority"] == 3.0, "what was changed before")
-        until(lambda: not flow.status()["shedding"], "a kill switch that stays off")
-        assert flow.status()["classes"]["gold"]["target_s"] == 50.0
+        until(lambda: flow.status().classes["gold"].priority == 3.0, "what was changed before")
+        until(lambda: not flow.status().shedding, "a kill switch that stays off")
+        assert flow.status().classes["gold"].target_s == 50.0
         await_a_grant(flow, log, query)
         assert not alive(killed)
     assert ids(spark.table("killed")) == list(range(log.end()))

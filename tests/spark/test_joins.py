@@ -139,7 +139,7 @@ def test_a_stream_can_be_joined_and_united_with_itself(spark: SparkSession, tmp_
         one, other = (readers.read_stream("orders").select("id", "k") for _ in range(2))
         to_memory(one.join(other.where("k = 1"), "id").select("id"), "twice")
         drain(flow)
-        status = flow.status()["classes"]["gold"]
+        status = flow.status().to_json()["classes"]["gold"]
         assert status["shed"] == 0, "planning a batch for each branch is no failure of it"
     assert len(ids(spark.table("thrice"))) == 1500 + 750 + 500
     assert ids(spark.table("twice")) == [i for i in range(1500) if i % 7 == 1]

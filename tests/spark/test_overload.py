@@ -87,7 +87,7 @@ def overloaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
                 found = [o.plan.unit == unit and not o.plan.keeps_all for o in offsets(query)[before:]]
                 if found.count(False) > others:
                     others *= 2
-                    flow.set_target("gold", 2 * flow.status()["classes"]["gold"]["target_s"])
+                    flow.set_target("gold", 2 * flow.status().classes["gold"].target_s)
                 return sum(found) >= 2
 
             until(there, f"grants by {unit}", query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from io import StringIO
-from typing import Any
 
 from rich.console import Console
 
@@ -16,58 +15,75 @@ from penstock.show.report import (
     query_table,
     status_line,
 )
+from penstock.vocabulary.histogram import Delays
+from penstock.vocabulary.status import ClassStatus, QueryStatus, Status
 
-DELAY = {"count": 9, "mean_s": 1.0, "p50_s": 0.9, "p95_s": 1.8, "p99_s": 2.5, "max_s": 3.0}
-NOTHING = {"count": 0, "mean_s": None, "p50_s": None, "p95_s": None, "p99_s": None, "max_s": None}
-
-
-def a_query(name: str, offered: int, driver: str = "mine") -> dict[str, Any]:
-    rows = {"offered": offered, "admitted": offered - 3, "shed": 2, "waiting": 1}
-    quality = {"sic": 0.62, "silent": ["logins"], "dropped_by_watermark": 4.0}
-    age = {"oldest_waiting_s": offered / 100}
-    return {
-        "name": name,
-        "driver": driver,
-        **rows,
-        **age,
-        **quality,
-        "batches": 2,
-        "fixed_s": 0.2,
-        "row_s": None,
-    }
+DELAY, RESULT, NOTHING = Delays({400: 9.0}, 9.0, 1.8), Delays({450: 9.0}, 30.0, 4.25), Delays()
 
 
-def a_class(delay: dict[str, Any], **queries: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "target_s": 2.0,
-        "priority": 6.0,
-        "manager": "deadline",
-        "dry_run": False,
-        "offered": 1_234_567,
-        "admitted": 1_234_000,
-        "shed": 500,
-        "waiting": 67,
-        "oldest_waiting_s": 0.5,
-        "keep_fraction": 0.75,
-        "delay": delay,
-        "delay_since_mark": delay,
-        "result_delay": {**delay, "p95_s": 4.25},
-        "share": 0.6,
-        "headroom": 0.9,
-        "sic": 0.87,
-        "jain": 0.99,
-        "reason": "room for [all] rows",
-        "floor_s": None,
-        "queries": queries,
-    }
+def a_query(name: str, offered: int, driver: str = "mine") -> QueryStatus:
+    return QueryStatus(
+        name=name,
+        driver=driver,
+        sic=0.62,
+        sic_batch=None,
+        dropped_by_watermark=4.0,
+        silent=("logins",),
+        offered=offered,
+        admitted=offered - 3,
+        shed=2,
+        waiting=1,
+        oldest_waiting_s=offered / 100,
+        running=False,
+        tick_due=False,
+        batches=2,
+        ungoverned=0,
+        shed_reason=None,
+        fixed_s=0.2,
+        row_s=None,
+        last_stage=None,
+        readers={},
+    )
 
 
-STATUS = {
-    "classes": {
-        "gold": a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20)),
-        "bulk": a_class(NOTHING, c=a_query("copy", 30)),
-    }
-}
+def a_class(delay: Delays, **queries: QueryStatus) -> ClassStatus:
+    return ClassStatus(
+        target_s=2.0,
+        priority=6.0,
+        manager="deadline",
+        dry_run=False,
+        offered=1_234_567,
+        admitted=1_234_000,
+        shed=500,
+        waiting=67,
+        oldest_waiting_s=0.5,
+        keep_fraction=0.75,
+        delay=delay,
+        result_delay=RESULT if delay.rows else NOTHING,
+        used_s=1.0,
+        share=0.6,
+        quota=0.5,
+        sic=0.87,
+        jain=0.99,
+        headroom=0.9,
+        reason="room for [all] rows",
+        floor_s=None,
+        needs=None,
+        feasible=None,
+        least_target_s=None,
+        queries=queries,
+    )
+
+
+def a_status(**classes: ClassStatus) -> Status:
+    """With a mark from before any row."""
+    return Status(0.0, 1.0, 1, True, classes, marked={name: a_class(NOTHING) for name in classes})
+
+
+STATUS = a_status(
+    gold=a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20)),
+    bulk=a_class(NOTHING, c=a_query("copy", 30)),
+)
 
 
 def shown(table: object, width: int = 120) -> str:
@@ -102,7 +118,6 @@ def test_the_closing_table_shows_every_figure_uncut_in_120_columns() -> None:
         "67",
         "0.50",
         "1.80",
-        "2.50",
         "4.25",
         "0.60",
         "0.87",
@@ -135,25 +150,20 @@ def test_a_line_has_every_class() -> None:
     assert "p95 - of 2 s" in line
 
 
-SHARED = {
-    "classes": {
-        "gold": a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20, "theirs")),
-        "bulk": a_class(NOTHING, c=a_query("copy", 30, "theirs")),
-        "rest": a_class(NOTHING),
-    }
-}
+SHARED = a_status(
+    gold=a_class(DELAY, a=a_query("fraud", 10), b=a_query("fraud", 20, "theirs")),
+    bulk=a_class(NOTHING, c=a_query("copy", 30, "theirs")),
+    rest=a_class(NOTHING),
+)
 
 
 def test_of_a_shared_control_plane_a_driver_reports_its_own_queries() -> None:
     mine = own_status(SHARED, "mine", ["gold", "bulk"])
-    assert list(mine["classes"]) == ["gold", "bulk"], "classes of other drivers alone are theirs"
-    assert {name: list(cls["queries"]) for name, cls in mine["classes"].items()} == {
-        "gold": ["a"],
-        "bulk": [],
-    }
+    assert list(mine.classes) == ["gold", "bulk"], "classes of other drivers alone are theirs"
+    assert {name: list(cls.queries) for name, cls in mine.classes.items()} == {"gold": ["a"], "bulk": []}
     assert query_report(mine)["fraud"]["offered"] == 10
     assert "copy" not in query_report(mine)
-    assert SHARED["classes"]["gold"]["queries"].keys() == {"a", "b"}, "what was given is left as it is"
+    assert SHARED.classes["gold"].queries.keys() == {"a", "b"}, "what was given is left as it is"
 
 
 def test_a_classs_rows_are_those_of_the_drivers_own_queries_and_what_includes_others_is_said() -> None:
@@ -169,7 +179,7 @@ def test_a_classs_rows_are_those_of_the_drivers_own_queries_and_what_includes_ot
 
 
 def test_a_control_plane_of_ones_own_is_reported_as_it_is() -> None:
-    mine = own_status(STATUS, "mine", STATUS["classes"])
-    assert mine["classes"] == STATUS["classes"]
+    mine = own_status(STATUS, "mine", STATUS.classes)
+    assert mine == STATUS
     assert class_report(mine)["gold"]["others"] == 0
     assert "other drivers" not in shown(closing_table(class_report(mine), "small"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from penstock.pipeline.spec.load import load_pipeline
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -258,13 +258,13 @@ def test_a_family_takes_a_query_of_its_file_while_it_runs(spark: SparkSession, t
         one = f"SELECT count(*) AS found, max(at) AS last FROM numbers {SECOND} WHERE n % 10 < {{}}"
         return ";".join(f"REGISTER QUERY {name} AS {one.format(rest)}" for name, rest in rests.items())
 
-    def changed(status: Mapping[str, Any]) -> bool:
+    def changed(status: Status) -> bool:
         """The file changes once there are rows; it is over when there are some more after that."""
         if not any(note.startswith("parts: most") for note in notes):
             if has_admitted(1000, "parts")(status):
                 file.write_text(text(few=1, most=9))
             return False
-        joined.append(status["classes"]["gold"]["admitted"])
+        joined.append(status.classes["gold"].admitted)
         return joined[-1] > joined[0] + 6000  # 3 s of event time
 
     file = tmp_path / "parts.cql"

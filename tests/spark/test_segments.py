@@ -193,7 +193,7 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
         fill(log, range(1000, 2000))
         drain(flow)
         assert ids(spark.table("kept_by_removal")) == list(range(2000))
-        assert flow.status()["removed"]["bulk"]["admitted"] == 1000
+        assert flow.status().to_json()["removed"]["bulk"]["admitted"] == 1000
         with pytest.raises(InvalidInputError, match="class must be one of gold; got 'bulk'"):
             flow.read_stream("readings", cls="bulk")
 

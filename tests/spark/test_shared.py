@@ -136,7 +136,7 @@ def test_an_answer_of_a_window_is_known_to_leave_with_the_batch_after_its_rows(
         ]
         drain(flow)
         until(lambda: all(query.recentProgress for query in started), "batches")
-        gold, plain = (flow.status()["classes"][name] for name in ("gold", "plain"))
+        gold, plain = (flow.status().to_json()["classes"][name] for name in ("gold", "plain"))
     for one in (gold, plain):
         assert one["delay"]["count"] == one["result_delay"]["count"] == 3000
     assert gold["result_delay"]["mean_s"] > gold["delay"]["mean_s"]

@@ -72,7 +72,7 @@ def unshed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Uns
         raw = to_memory(stream, "rows_unshed")
         drain(flow)
         check_books(flow, {"readings": ROWS})
-        queries = flow.status()["classes"]["gold"]["queries"]
+        queries = flow.status().to_json()["classes"]["gold"]["queries"]
         done = offsets(raw)
     return Unshed(
         log,
@@ -183,8 +183,8 @@ def test_a_quiet_stream_closes_its_windows_with_exactly_one_empty_batch(
             fill(log, range(end - 1200, end))
             until(lambda ends=ends: closed() == ends, "the window", query)  # type: ignore[misc]
         until(lambda: query_status(flow, "readings") and not rows_of(flow, "readings", "running"), "its end")
-        grants, at_s = offsets(query)[-1].grant, flow.status()["up_s"]
-        until(lambda: flow.status()["up_s"] > at_s + 1.0, "time for another three")
+        grants, at_s = offsets(query)[-1].grant, flow.status().up_s
+        until(lambda: flow.status().up_s > at_s + 1.0, "time for another three")
         done = offsets(query)
         assert done[-1].grant == grants
         assert [offset.tick for offset in done if offset.tick or offset.end[0] in (1200, 2400)] == [

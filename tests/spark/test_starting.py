@@ -13,6 +13,7 @@ import penstock
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import LATE, START_TRIES, has_asked, not_ready, start_in_turn
 from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,13 +107,17 @@ def test_a_query_that_never_asks_is_told_of() -> None:
 
 
 def test_a_pipeline_is_ready_when_its_own_queries_ask_and_new_ones_are_past_their_first_batch() -> None:
-    def status(**queries: tuple[int, bool, int]) -> dict[str, Any]:
-        keys = ("readers", "running", "batches")
+    def status(**queries: tuple[int, bool, int]) -> Status:
         named = {
-            key: {"name": key.rstrip("_"), **dict(zip(keys, (["x"] * query[0], *query[1:]), strict=True))}
-            for key, query in queries.items()
+            key: {
+                "name": key.rstrip("_"),
+                "readers": {str(i): {} for i in range(n)},
+                "running": r,
+                "batches": b,
+            }
+            for key, (n, r, b) in queries.items()
         }
-        return {"classes": {"gold": {"queries": named}}}
+        return Status.from_json({"classes": {"gold": {"delay": {}, "queries": named}}})
 
     wanted = {"one": 1, "two": 2}
     assert not_ready(status(theirs=(1, True, 3)), wanted, ()) == ["one", "two"], (
@@ -137,7 +142,7 @@ def test_the_next_query_is_started_when_the_one_before_has_asked(spark: SparkSes
 
 
 def names(flow: Flow) -> set[str]:
-    queries = flow.status()["classes"]["gold"]["queries"].values()
+    queries = flow.status().to_json()["classes"]["gold"]["queries"].values()
     return {query["name"] for query in queries if query["readers"]}
 
 

@@ -166,7 +166,7 @@ def check_all(world: World) -> None:
         for ledger in running.ledgers.values():
             _check_reader(running, ledger)
         if status is not None:
-            found = status["classes"][running.case.cls]["queries"].get(running.query.key)
+            found = status.classes[running.case.cls].queries.get(running.query.key)
             if found is not None:
                 _check_status(world, running, found)
 

@@ -14,6 +14,7 @@ from penstock.cli.run import changes_of
 from penstock.config.flow import FlowConfig, load_flow_config
 from penstock.config.mistakes import read_mapping
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.status import Status
 
 control_app = typer.Typer(
     help="Serve a control plane that several drivers share; look at one that runs, and change it.",
@@ -93,13 +94,13 @@ def status_command(
     from penstock.show.report import live_table, query_report, query_table
 
     claim_output(json, force)
-    status = _request(address, {"op": "status"})["status"]
+    status = Status.from_json(_request(address, {"op": "status"})["status"])
     console = Console(stderr=json == STDOUT)
     console.print(live_table(status, f"control plane at {address}"))
     if queries := query_report(status):
         console.print(query_table(queries))
     if json is not None:
-        write_json(json, status)
+        write_json(json, status.to_json())
 
 
 @control_app.command("change")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from penstock.cli.outputs import claim_output, write_json
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.vocabulary.durations import parse_duration_s
 from penstock.vocabulary.errors import InvalidInputError, MissingExtraError
+from penstock.vocabulary.status import Status
 
 LINE_EVERY_S = 5.0
 
@@ -132,14 +133,14 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 @contextmanager
-def shown(console: Console, name: str) -> Iterator[Callable[[Mapping[str, Any], float], None]]:
+def shown(console: Console, name: str) -> Iterator[Callable[[Status, float], None]]:
     """A table that is kept up to date on a terminal; elsewhere a line every few seconds."""
     from penstock.show.report import live_table, status_line
 
     if not console.is_terminal:
         last_s = 0.0
 
-        def print_line(status: Mapping[str, Any], at_s: float) -> None:
+        def print_line(status: Status, at_s: float) -> None:
             nonlocal last_s
             if at_s - last_s >= LINE_EVERY_S:
                 last_s = at_s
@@ -149,7 +150,7 @@ def shown(console: Console, name: str) -> Iterator[Callable[[Mapping[str, Any], 
         return
     with Live(console=console, transient=True, auto_refresh=False) as live:
 
-        def update(status: Mapping[str, Any], at_s: float) -> None:
+        def update(status: Status, at_s: float) -> None:
             live.update(live_table(status, f"{name}, {at_s:.0f} s"), refresh=True)
 
         yield update

@@ -23,6 +23,7 @@ from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.paced.schedule import schedule_constant, schedule_from_arrivals
 from penstock.streams.paced.stream import PacedLog, create_paced
 from penstock.vocabulary.model import FloatArray
+from penstock.vocabulary.status import Status
 
 CLASSES: dict[str, dict[str, Any]] = {
     "gold": {"target": 5.0, "priority": 6.0},
@@ -41,7 +42,7 @@ SEGMENT_ROWS = 4096
 KEYS = 1000
 
 Tell = Callable[[str], None]
-Show = Callable[[dict[str, Any], float], None]
+Show = Callable[[Status | None, float], None]
 
 
 @dataclass
@@ -218,8 +219,8 @@ def run_governed(
         status = flow.status()
         found = _collect(root, queries)
     for name, result in found.items():
-        result.status = status["classes"][name]
-        result.oldest_waiting_s = result.status["oldest_waiting_s"]
+        result.status = status.classes[name].to_json(bins=False)
+        result.oldest_waiting_s = status.classes[name].oldest_waiting_s
     return found, began_s
 
 
@@ -234,7 +235,7 @@ def run_plain(spark: SparkSession, folder: Path, root: Path, show: Show) -> tupl
     }
     began_s = _begin(root)
     while (passed_s := time.time() - began_s) < PLAIN_S:
-        show({}, passed_s)
+        show(None, passed_s)
         _raise_failure(queries)
         time.sleep(0.5)
     found = _collect(root, queries)

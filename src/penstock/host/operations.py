@@ -91,7 +91,7 @@ class Operations:
             case wire.AskPlan():
                 return lambda: {"plan": plan(governor)}
             case wire.AskStatus():
-                return lambda: {"status": status(governor)}
+                return lambda: {"status": status(governor).to_json(bins=True)}
             case wire.AskConfig():
                 return lambda: {"config": governor.config_now().to_json()}
             case wire.AskJoined():
@@ -118,7 +118,7 @@ class Operations:
             case wire.Refuse() | wire.Drain():
                 return lambda: self._command(message)
             case wire.Mark():
-                return self._mark
+                return lambda: {"ok": True}
             case wire.Stop():
                 return self._stop
             case other:
@@ -140,10 +140,6 @@ class Operations:
     def _joined(self) -> Counter[str]:
         """By token, readers that are there."""
         return Counter(reader.token for reader in self.governor.readers.values())
-
-    def _mark(self) -> None:
-        for governed in self.governor.classes.values():
-            governed.plant.mark()
 
     def _command(self, message: wire.Refuse | wire.Drain) -> dict[str, Any]:
         queries = self._queries(message.tokens)

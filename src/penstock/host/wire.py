@@ -254,7 +254,7 @@ class Drain(Message):
 
 
 class Mark(Message):
-    """A stretch begins, for which the status has figures of its own."""
+    """Of drivers of an older Penstock: today whoever watches keeps an earlier status and subtracts."""
 
     op: Literal["mark"]
 

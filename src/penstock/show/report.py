@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.policies.quality.fairness import jain_index
+from penstock.vocabulary.status import ClassStatus, Status
 
 ROWS = ("offered", "admitted", "shed", "waiting")
 ADDED_UP = (*ROWS, "batches", "dropped_by_watermark")
 
 
-def own_status(status: Mapping[str, Any], driver: str, classes: Collection[str]) -> dict[str, Any]:
+def own_status(status: Status, driver: str, classes: Collection[str]) -> Status:
     """A status as one driver reports it: a shared control plane has queries of other drivers as well.
 
     Rows, the oldest row and SIC of a class become those of the driver's own queries. A class's delays, its
@@ -28,56 +30,60 @@ def own_status(status: Mapping[str, Any], driver: str, classes: Collection[str])
         driver: Of the flow.
         classes: The driver's classes; the others are left out.
     """
-    own = {name: _own_class(cls, driver) for name, cls in status["classes"].items() if name in classes}
-    return {**status, "classes": own}
+    own = {name: _own_class(cls, driver) for name, cls in status.classes.items() if name in classes}
+    return replace(status, classes=own)
 
 
-def _own_class(cls: Mapping[str, Any], driver: str) -> Mapping[str, Any]:
-    own = {key: query for key, query in cls["queries"].items() if query.get("driver", driver) == driver}
-    others = len(cls["queries"]) - len(own)
+def _own_class(cls: ClassStatus, driver: str) -> ClassStatus:
+    own = {key: query for key, query in cls.queries.items() if query.driver in ("", driver)}
+    others = len(cls.queries) - len(own)
     if not others:
         return cls
-    ages = [q["oldest_waiting_s"] for q in own.values() if q["oldest_waiting_s"] is not None]
-    sics = [q["sic"] for q in own.values() if q["sic"] is not None]
-    return {
-        **cls,
-        **{key: sum(query[key] for query in own.values()) for key in ROWS},
-        "oldest_waiting_s": max(ages, default=None),
-        "sic": sum(sics) / len(sics) if sics else None,
-        "jain": jain_index(np.array(sics)) if sics else None,
-        "queries": own,
-        "others": others,
-    }
+    ages = [q.oldest_waiting_s for q in own.values() if q.oldest_waiting_s is not None]
+    sics = [q.sic for q in own.values() if q.sic is not None]
+    return replace(
+        cls,
+        offered=sum(query.offered for query in own.values()),
+        admitted=sum(query.admitted for query in own.values()),
+        shed=sum(query.shed for query in own.values()),
+        waiting=sum(query.waiting for query in own.values()),
+        oldest_waiting_s=max(ages, default=None),
+        sic=sum(sics) / len(sics) if sics else None,
+        jain=jain_index(np.array(sics)) if sics else None,
+        queries=own,
+        others=others,
+    )
 
 
-def class_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every class's figures from `flow.status()` or `report.json`: rows, SIC, delays against the target."""
-    return {name: _class(cls) for name, cls in status["classes"].items()}
+def class_report(status: Status) -> dict[str, dict[str, Any]]:
+    """Every class's figures, of a running flow or of `report.json`: rows, SIC, delays against the target."""
+    return {name: _class(cls) for name, cls in status.classes.items()}
 
 
-def _class(cls: Mapping[str, Any]) -> dict[str, Any]:
-    p95_s, target_s = cls["delay"]["p95_s"], cls["target_s"]
+def _class(cls: ClassStatus) -> dict[str, Any]:
+    found, p95_s = cls.to_json(bins=False), cls.delay.stats().p95_s
     kept = ("target_s", "priority", "manager", "dry_run", *ROWS, "oldest_waiting_s", "keep_fraction")
     return {
-        **{key: cls[key] for key in kept},
-        "delay": dict(cls["delay"]),
-        "result_delay": dict(cls["result_delay"]),
-        "p95_to_target": None if p95_s is None else p95_s / target_s,
-        **{key: cls[key] for key in ("share", "headroom", "floor_s", "sic", "jain")},
-        "others": cls.get("others", 0),
+        **{key: found[key] for key in kept},
+        "delay": found["delay"],
+        "result_delay": found["result_delay"],
+        "p95_to_target": None if p95_s is None else p95_s / cls.target_s,
+        **{key: found[key] for key in ("share", "headroom", "floor_s", "sic", "jain")},
+        "others": cls.others,
     }
 
 
-def query_report(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def query_report(status: Status) -> dict[str, dict[str, Any]]:
     """Every query's figures, by the name that its user gave it; of several with one name rows are added up,
     and the rest is that of the last."""
     found: dict[str, dict[str, Any]] = {}
-    for cls, values in status["classes"].items():
-        for query in values["queries"].values():
-            into = found.setdefault(query["name"], {"class": cls, **dict.fromkeys(ADDED_UP, 0)})
+    for cls, values in status.classes.items():
+        for query in values.queries.values():
+            into = found.setdefault(query.name, {"class": cls, **dict.fromkeys(ADDED_UP, 0)})
             for key in ADDED_UP:
-                into[key] += query[key]
-            into |= {key: query.get(key) for key in ("fixed_s", "row_s", "sic", "silent", "shed_reason")}
+                into[key] += getattr(query, key)
+            into |= {key: getattr(query, key) for key in ("fixed_s", "row_s", "sic", "shed_reason")}
+            into["silent"] = list(query.silent)
     return found
 
 
@@ -125,38 +131,44 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
     return table
 
 
-def live_table(status: Mapping[str, Any], title: str) -> Table:
-    """A line a class, from `flow.status()`; "p95 now" is of the rows since the last mark."""
+def live_table(status: Status, title: str) -> Table:
+    """A line a class; "p95 now" is of the rows since the mark, if the status has one."""
     table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share", "sic"))
-    reasons = "\n".join(f"{name}: {cls['reason']}" for name, cls in status["classes"].items())
-    table.caption = _with_others(status["classes"], escape(reasons))
-    for name, cls in status["classes"].items():
-        target_s = cls["target_s"]
+    reasons = "\n".join(f"{name}: {cls.reason}" for name, cls in status.classes.items())
+    table.caption = _with_others(
+        {n: {"others": c.others} for n, c in status.classes.items()}, escape(reasons)
+    )
+    for name, cls in status.classes.items():
         table.add_row(
             name,
-            _number(cls["keep_fraction"]),
-            *(f"{cls[key]:,}" for key in ROWS),
-            _number(cls["oldest_waiting_s"]),
-            f"{target_s:g}",
-            _against(cls["delay_since_mark"]["p95_s"], target_s),
-            _against(cls["delay"]["p95_s"], target_s),
-            _number(cls["share"]),
-            _number(cls["sic"]),
+            _number(cls.keep_fraction),
+            *(f"{getattr(cls, key):,}" for key in ROWS),
+            _number(cls.oldest_waiting_s),
+            f"{cls.target_s:g}",
+            _against(_p95_now_s(status, name), cls.target_s),
+            _against(cls.delay.stats().p95_s, cls.target_s),
+            _number(cls.share),
+            _number(cls.sic),
         )
     return table
 
 
-def status_line(status: Mapping[str, Any], at_s: float) -> str:
+def status_line(status: Status, at_s: float) -> str:
     """The same as a line, for logs."""
-    parts = []
-    for name, cls in status["classes"].items():
-        p95_s = cls["delay_since_mark"]["p95_s"]
-        parts.append(
-            f"{name}: keep {cls['keep_fraction']:.2f}, p95 {_number(p95_s)} of {cls['target_s']:g} s, "
-            f"waiting {cls['waiting']:,}"
-            + (f", with other drivers' queries ({others})" if (others := cls.get("others")) else "")
-        )
+    parts = [
+        f"{name}: keep {cls.keep_fraction:.2f}, "
+        f"p95 {_number(_p95_now_s(status, name))} of {cls.target_s:g} s, waiting {cls.waiting:,}"
+        + (f", with other drivers' queries ({cls.others})" if cls.others else "")
+        for name, cls in status.classes.items()
+    ]
     return f"{at_s:5.0f} s  {'; '.join(parts)}"
+
+
+def _p95_now_s(status: Status, cls: str) -> float | None:
+    """Of the rows since the mark."""
+    if cls not in status.marked:
+        return None
+    return status.classes[cls].delay.since(status.marked[cls].delay).stats().p95_s
 
 
 def _with_others(classes: Mapping[str, Mapping[str, Any]], caption: str) -> str:

@@ -90,7 +90,7 @@ def _run(scenario: MicrobatchScenario, bars: Progress, run_dir: Path | None) -> 
     config = {**scenario.model_dump(mode="json", by_alias=True), "classes": managers}
     recorder = LiveRecorder(RunDirectory.create(run_dir, config))
     result = simulate_microbatch(scenario, recorder, on_progress)
-    recorder.finish({"kind": "microbatch", **result.status})
+    recorder.finish({"kind": "microbatch", **result.status.to_json()})
     return result
 
 

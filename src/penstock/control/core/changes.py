@@ -84,7 +84,7 @@ def remove_class(governor: Governor, name: str) -> None:
         raise InvalidInputError(RUNNING.format(name), ", ".join(running), "stop them first")
     if len(governor.classes) == 1:
         raise InvalidInputError(f"class {name}: a flow has at least one class", "the last", "stop the flow")
-    governor.removed[name] = status(governor)["classes"][name]
+    governor.removed[name] = status(governor).classes[name]
     for query in [q for q in governor.queries.values() if q.cls == name]:
         governor.forget(query)
     del governor.classes[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from penstock.config.flow import FlowConfig
 from penstock.control.backlog.sightings import Sightings
@@ -45,6 +44,7 @@ from penstock.grants.plans import Sampling, ShedPlan, grant_seed, plan_for
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, RefusedError, UnknownNameError
 from penstock.vocabulary.model import NO_ROWS, Admission
+from penstock.vocabulary.status import ClassStatus
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Governor:
         self.paths = Paths(self.queries, self.sic.writers)
         self._shedding = ClassShedding(self.sic, self.paths, self.clock, timer)
         self.past = Past()
-        self.removed: dict[str, Any] = {}
+        self.removed: dict[str, ClassStatus] = {}
         """By class that was taken out while it ran, its last status."""
         self.shedding = True
         self._scheduler = Scheduler(

@@ -20,8 +20,6 @@ class ClassPlant:
         self.cls = cls
         self.delays, self.results = DelayLedger(), DelayLedger()
         """From a row's arrival to the end of its batch, and to the batch that sends out what it closed."""
-        self.marked, self.results_marked = DelayLedger(), DelayLedger()
-        """The same since the last `mark`."""
         self.keep_fraction = 1.0
         self.decision: Decision | None = None
         self.pending: Observation | None = None
@@ -41,10 +39,6 @@ class ClassPlant:
         self._delay_rows: list[FloatArray] = []
         self._output_s: dict[str, tuple[float, float]] = {}
 
-    def mark(self) -> None:
-        """Begins a new stretch of measurement beside the one over the whole run."""
-        self.marked, self.results_marked = DelayLedger(), DelayLedger()
-
     def came(self, query: str, rows: int) -> None:
         """Rows arrived for a query."""
         self.offered[query] = self.offered.get(query, 0) + rows
@@ -52,12 +46,10 @@ class ClassPlant:
     def sent_out(self, delays_s: FloatArray, rows: FloatArray) -> None:
         """Answers left, so long after the rows arrived that they had to wait for."""
         self.results.add(delays_s, rows)
-        self.results_marked.add(delays_s, rows)
 
     def completed(self, query: str, delays_s: FloatArray, rows: FloatArray, learned_from: bool) -> None:
         """Rows of a query whose batch is done; delays of its warm-up are reported, not learned from."""
         self.delays.add(delays_s, rows)
-        self.marked.add(delays_s, rows)
         if not learned_from:
             self.departed_rows += round(float(rows.sum()))
             return

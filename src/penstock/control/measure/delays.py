@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from penstock.control.backlog.waiting import Stretch
+from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
-
-_LOWEST_S, _RATIO, _BINS = 1e-3, 1.02, 1250
-"""Bins of a ledger: 2 % wide, from a millisecond to a year and a half; the last one has no upper end."""
 
 
 def arrivals(stretch: Stretch, first: int, end: int) -> tuple[FloatArray, FloatArray]:
@@ -42,32 +38,24 @@ def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:
 
 
 class DelayLedger:
-    """A distribution of delays that takes in any number of rows in the same space."""
+    """Takes in delays; `so_far` is the histogram of all of them."""
 
     def __init__(self) -> None:
-        self._rows = np.zeros(_BINS)
+        self._rows = np.zeros(BINS)
         self._sum_s = 0.0
         self._max_s = 0.0
 
     def add(self, delays_s: FloatArray, rows: FloatArray) -> None:
-        clipped = np.maximum(delays_s, _LOWEST_S)
-        index = np.ceil(np.log(clipped / _LOWEST_S) / math.log(_RATIO)).astype(np.int64)
-        self._rows += np.bincount(np.minimum(index, _BINS - 1), weights=rows, minlength=_BINS)
+        self._rows += np.bincount(bins_of(delays_s), weights=rows, minlength=BINS)
         self._sum_s += float(delays_s @ rows)
         if delays_s.size:
             self._max_s = max(self._max_s, float(delays_s.max()))
 
+    def so_far(self) -> Delays:
+        used = np.flatnonzero(self._rows)
+        rows = dict(zip(used.tolist(), self._rows[used].tolist(), strict=True))
+        return Delays(rows, self._sum_s, self._max_s)
+
     def stats(self) -> DelayStats:
         """Percentiles to 2 %."""
-        total = float(self._rows.sum())
-        if total <= 0:
-            return DelayStats()
-        upto = np.cumsum(self._rows)
-        p50, p95, p99 = (self._upper_s(int(np.searchsorted(upto, q * total))) for q in (0.50, 0.95, 0.99))
-        return DelayStats(round(total), self._sum_s / total, p50, p95, p99, self._max_s)
-
-    def _upper_s(self, bin_number: int) -> float:
-        """Where a bin ends; the longest delay of all in the last one."""
-        if bin_number >= _BINS - 1:
-            return self._max_s
-        return min(float(_LOWEST_S * _RATIO**bin_number), self._max_s)
+        return self.so_far().stats()

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import not_ready, start_in_turn, too_late, was_late
 from penstock.spark.session import pipeline_session
 from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.status import Status
 
 STATUS_EVERY_S = 1.0
 MEASUREMENTS = "measurements.jsonl"
@@ -47,7 +49,7 @@ PLAN_AFTER_S = 30.0
 READY_TIMEOUT_S = 180.0
 """For the first batches of all queries, of which the very first one pays for Spark's warm-up."""
 
-OnStatus = Callable[[Mapping[str, Any], float], None]
+OnStatus = Callable[[Status, float], None]
 """Gets `flow.status()` and the seconds since the producers began."""
 
 
@@ -143,7 +145,7 @@ class _Running:
         self._began_s = self._ran_s = 0.0
         limit = config.record_mb * 1_000_000 or None
         self._measurements = Parts([directory / MEASUREMENTS], limit)
-        self._status: dict[str, Any] | None = None
+        self._status: Status | None = None
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
         self._selectivity: dict[str, Selectivity] = {}
@@ -199,7 +201,7 @@ class _Running:
             "hint: try it alone, or in a plain Spark session"
         )
 
-    def _own_status(self) -> dict[str, Any]:
+    def _own_status(self) -> Status:
         assert self.flow is not None
         return own_status(self.flow.status(), self.flow.driver, self.config.classes)
 
@@ -227,13 +229,14 @@ class _Running:
             self._say_once(f"stream {name}: {warning}")
         try:
             status = self._own_status()
-            self.flow.mark()
         except ControlSilentError as silent:
             self._say_once(f"{silent}; sources go on by themselves")
             return
-        self._status = status
+        before, self._status = self._status, status
+        if before is not None:
+            status = replace(status, marked=before.classes)
         at_s = time.monotonic() - self._began_s
-        line = dump_json({"at_s": at_s, **status, "streams": self.producers.progress}) + "\n"
+        line = dump_json({"at_s": at_s, **status.to_json(), "streams": self.producers.progress}) + "\n"
         self._try_to_record(MEASUREMENTS, lambda: self._measurements.add(line))
         if self._on_status is not None:
             self._on_status(status, at_s)
@@ -328,8 +331,8 @@ class _Running:
 
     def _summary(self, drained: bool | None) -> dict[str, Any]:
         with suppress(FileNotFoundError):  # a shared control plane, or one that was killed, wrote none here
-            self._status = json.loads((self.directory / REPORT).read_text())
-        status = self._status or {"classes": {}}
+            self._status = Status.from_json(json.loads((self.directory / REPORT).read_text()))
+        status = self._status or Status.from_json({"classes": {}})
         queries = query_report(status)
         for built in self.built:
             queries.setdefault(built.name, {"class": self.config.queries[built.name].cls})

@@ -23,6 +23,7 @@ from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
 from penstock.streams.protocol import StreamLog
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.status import Status
 
 BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 """Where the wall clock and the timer start."""
@@ -198,7 +199,7 @@ class VirtualCluster:
             self._trimmer = Trimmer(self.governor)
         self.silent = False
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         return status(self.governor)
 
     # -- time -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from penstock.sim.microbatch.scenario import MicrobatchScenario, StreamSpec
 from penstock.streams.paced.schedule import schedule_from_counts
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.model import DelayStats
+from penstock.vocabulary.status import ClassStatus, Status
 
 STEP_S = 1.0
 """Virtual seconds between reports of progress."""
@@ -66,7 +67,7 @@ class MicrobatchResult:
     """Seconds of batches that were asked for in a second, for each slot."""
     dry_run: bool
     classes: dict[str, ClassOutcome]
-    status: dict[str, Any]
+    status: Status
     """The control plane's own, at the end."""
 
     def rows(self, what: str) -> int:
@@ -157,19 +158,19 @@ def _result(scenario: MicrobatchScenario, cluster: VirtualCluster) -> Microbatch
         scenario.slots,
         scenario.busy_s() / scenario.slots,
         scenario.dry_run,
-        {name: _outcome(name, found, cluster) for name, found in status["classes"].items()},
+        {name: _outcome(name, found, cluster) for name, found in status.classes.items()},
         status,
     )
 
 
-def _outcome(name: str, found: dict[str, Any], cluster: VirtualCluster) -> ClassOutcome:
+def _outcome(name: str, found: ClassStatus, cluster: VirtualCluster) -> ClassOutcome:
     queries = [query for query in cluster.queries.values() if query.cls == name]
     books = ("offered", "admitted", "shed", "waiting")
     same = ("target_s", "priority", "manager", "share", "oldest_waiting_s", *books)
     return ClassOutcome(
-        **{key: found[key] for key in same},
+        **{key: getattr(found, key) for key in same},
         delay=_delays(queries, cluster.timer()),
-        queries={key: {rows: q[rows] for rows in books} for key, q in found["queries"].items()},
+        queries={key: {rows: getattr(q, rows) for rows in books} for key, q in found.queries.items()},
     )
 
 

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,7 @@ from penstock.spark.source.metadata import metadata_columns
 from penstock.streams.embedded.writer import Fsync, LogConfig
 from penstock.streams.protocol import ORIGIN
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.status import ClassStatus, Status
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class Flow:
         self._sinks: dict[str, LogStreamSink] = {}
         self._said: dict[str, dict[str, Any]] = {}
         """What was changed since the start: a control plane that replaces a dead one is told again."""
+        self._marked: Mapping[str, ClassStatus] = {}
+        """The classes at the last `mark`."""
         if self.control is None:
             check_shared(config, self.request)
         self._agent = Agent(self)
@@ -241,10 +245,10 @@ class Flow:
 
     # -- looking and changing -------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """Every class and query as it is now: rows, delays, shares, costs."""
-        status: dict[str, Any] = self.request({"op": "status"})["status"]
-        return status
+        found = Status.from_json(self.request({"op": "status"})["status"])
+        return replace(found, marked=self._marked)
 
     def plan(self) -> dict[str, Any]:
         """What each class needs of the time, what its share gives, what is free, as measured so far.
@@ -303,8 +307,8 @@ class Flow:
                 _log.warning("a new control plane refused what the old one had accepted: %s", error)
 
     def mark(self) -> None:
-        """Begins a new stretch for the `_since_mark` figures of `status`."""
-        self.request({"op": "mark"})
+        """Begins a new stretch for the `_since_mark` figures of this flow's `status`."""
+        self._marked = self.status().classes
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Processes what waits, sheds nothing of it, and closes the windows that the watermark has passed.

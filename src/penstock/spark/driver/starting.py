@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.streaming import StreamingQuery
@@ -18,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.host.client import ControlClient
 from penstock.spark.driver.agent import sources_of
 from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.status import Status
 
 LATE = "Python worker failed to connect back"
 """What Spark says when it gives up."""
@@ -127,7 +127,7 @@ def has_asked(query: StreamingQuery) -> Condition:
     return asked
 
 
-def not_ready(status: Mapping[str, Any], wanted: Mapping[str, int], new: Collection[str]) -> list[str]:
+def not_ready(status: Status, wanted: Mapping[str, int], new: Collection[str]) -> list[str]:
     """Queries that do not ask for rows yet.
 
     Args:
@@ -136,10 +136,10 @@ def not_ready(status: Mapping[str, Any], wanted: Mapping[str, int], new: Collect
         new: Queries that begin with an empty batch, which must be over.
     """
     readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
-    for query in (query for cls in status["classes"].values() for query in cls["queries"].values()):
-        if (name := query["name"]) in wanted:
-            readers[name] += len(query["readers"])
-            idle[name] &= not query["running"] and (query["batches"] > 0 or name not in new)
+    for query in (query for cls in status.classes.values() for query in cls.queries.values()):
+        if (name := query.name) in wanted:
+            readers[name] += len(query.readers)
+            idle[name] &= not query.running and (query.batches > 0 or name not in new)
     return sorted(name for name in wanted if readers[name] < wanted[name] or not idle[name])
 
 
