@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from penstock.sim.microbatch import Lab
 
 settings.register_profile("untimed", deadline=None)  # no example has to end within some milliseconds
 settings.load_profile("untimed")
@@ -33,3 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return BIG_FIRST.index(name) if name in BIG_FIRST else len(BIG_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> Iterator[Lab]:
+    """The virtual cluster of the micro-batch plant, in a test's own directory."""
+    from penstock.sim.microbatch import Lab
+
+    made = Lab(tmp_path)
+    with made.open:
+        yield made
