@@ -169,10 +169,10 @@ def _wait(
     while left:
         for each in left:
             if (error := each.exception()) is not None:
-                raise PenstockError(f"every query runs; got {error}")
+                raise PenstockError(f"every query runs; got: {error}")
         left = [query for query in left if not fulfil(query)]
         if time.monotonic() > deadline_s:
-            raise PenstockError(f"all queries are in time; got {len(left)} of {len(queries)} that are not")
+            raise PenstockError(f"all queries are in time; got: {len(left)} of {len(queries)} that are not")
         time.sleep(0.05)
     return time.monotonic()
 

@@ -134,14 +134,14 @@ def _await_costs(flow: Flow, running: list[Running]) -> None:
             return
         if time.monotonic() > deadline:
             rule = f"all costs are known in {READY_S:g} s"
-            raise PenstockError(f"{rule}; got none of {', '.join(unknown)}; hint: see Spark's log")
+            raise PenstockError(f"{rule}; got: none of {', '.join(unknown)}; hint: see Spark's log")
         time.sleep(0.5)
 
 
 def _check(running: list[Running]) -> None:
     for each in running:
         if (error := each.query.exception()) is not None:
-            raise PenstockError(f"query {each.name} runs; got {error}")
+            raise PenstockError(f"query {each.name} runs; got: {error}")
 
 
 def _books(flow: Flow) -> dict[str, tuple[int, int]]:

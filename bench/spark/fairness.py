@@ -176,7 +176,7 @@ class Thirty:
         """By query."""
         for query in self.queries:
             if (error := query.exception()) is not None:
-                raise PenstockError(f"query {query.name} runs; got {error}")
+                raise PenstockError(f"query {query.name} runs; got: {error}")
         return {q["name"]: q for q in self.flow.status().to_json()["classes"]["all"]["queries"].values()}
 
     def window(self) -> tuple[dict[str, float], int]:
@@ -188,7 +188,7 @@ class Thirty:
         starved = sorted(name for name in turns if not turns[name] or found[name]["sic"] is None)
         if starved or len(found) != len(places()):
             raise PenstockError(
-                f"each of {len(places())} queries has a batch in a window; got none of {starved}"
+                f"each of {len(places())} queries has a batch in a window; got: none of {starved}"
             )
         return {name: query["sic"] for name, query in found.items()}, min(turns.values())
 
@@ -207,7 +207,9 @@ class Thirty:
             if not unknown and len(found) == len(self.queries):
                 return found
             if time.monotonic() > deadline_s:
-                raise PenstockError(f"all costs are known in {READY_S:g} s; got none of {', '.join(unknown)}")
+                raise PenstockError(
+                    f"all costs are known in {READY_S:g} s; got: none of {', '.join(unknown)}"
+                )
             time.sleep(1.0)
 
 

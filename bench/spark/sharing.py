@@ -115,7 +115,9 @@ class _OtherJob:
         """Ends them; returns the CPU seconds that they took. One that did not run is an error."""
         for job in self._jobs:
             if job.poll() is not None:
-                raise PenstockError(f"the other job runs until it is stopped; got exit code {job.returncode}")
+                raise PenstockError(
+                    f"the other job runs until it is stopped; got: exit code {job.returncode}"
+                )
             job.kill()
         used = [os.wait4(job.pid, 0)[2] for job in self._jobs]
         return sum(usage.ru_utime + usage.ru_stime for usage in used)
@@ -138,7 +140,7 @@ def _background(rig: Rig) -> tuple[float, float, float, float, float]:
         done = batches([dict(report) for report in query.recentProgress], log)
     later = [b for b in done if began_s <= b.ended_s < until_s]
     if not later:
-        raise PenstockError("batches end while the other job runs; got none; hint: see Spark's log")
+        raise PenstockError("batches end while the other job runs; got: none; hint: see Spark's log")
     late = [i for i, b in enumerate(later[:20], 1) if _p95(b) > rig.target_s]
     recovered = max(late, default=0)
     recovered_s = later[recovered - 1].ended_s if recovered else began_s

@@ -165,7 +165,7 @@ def idle_round_s(rig: Rig) -> float:
         while (rounds := min(each.reported for each in running)) <= IDLE_FIRST + IDLE_ROUNDS:
             if time.monotonic() > deadline_s:
                 rule = f"{IDLE_FIRST + IDLE_ROUNDS} idle rounds end in {IDLE_S:g} s"
-                raise PenstockError(f"{rule}; got {rounds}; hint: see Spark's log")
+                raise PenstockError(f"{rule}; got: {rounds}; hint: see Spark's log")
             time.sleep(0.5)
         ends_s = [each.ends_s(root)[IDLE_FIRST:] for each in running]
     return float(np.median(np.concatenate([np.diff(ends) for ends in ends_s])))

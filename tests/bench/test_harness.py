@@ -136,13 +136,13 @@ def test_a_run_file_that_does_not_load_is_named(write: Write) -> None:
 
 def test_an_error_of_our_own_in_a_run_file_is_passed_on(write: Write) -> None:
     write("from penstock.bench import bench\nbench('a/b', title='x')\n")
-    assert "a bench's name is one word; got 'a/b'" in error_of("list")
+    assert "a bench's name is one word; got: 'a/b'" in error_of("list")
 
 
 def test_two_benches_of_one_name_are_rejected(write: Write) -> None:
     twice = "from penstock.bench import bench\n" + "@bench('a', title='x')\ndef {}(run): ...\n" * 2
     write(twice.format("f", "g"), HEADER)
-    assert "paper: bench names differ; got 'a'" in error_of("list")
+    assert "paper: bench names differ; got: 'a'" in error_of("list")
 
 
 def test_an_unknown_id_is_rejected_with_the_nearest(write: Write) -> None:
@@ -174,20 +174,20 @@ def test_all_a_folder_and_a_pattern_run_several(write: Write, wanted: str) -> No
 @pytest.mark.parametrize(
     ("expected", "message"),
     [
-        ("id,name\n", "has the columns id,name,paper,kind,tolerance,goal,reason; got id,name"),
+        ("id,name\n", "has the columns id,name,paper,kind,tolerance,goal,reason; got: id,name"),
         (HEADER + "fig1,a,1\n", "has 7 cells"),
         (HEADER + "fig1,a,1,ratio,,,too,many\n", "has 7 cells"),
-        (HEADER + "fig1,a,2x,ratio,,,\n", "paper is a number or empty; got '2x'"),
-        (HEADER + "fig1,a,2,ratio,inf,,\n", "tolerance is a number or empty; got 'inf'"),
-        (HEADER + "fig9,a,2,ratio,,,\n", "id must be one of fig1, fig2; got 'fig9'"),
-        (HEADER + "fig1,a,2,ratio,,,\nfig1,a,2,ratio,,,\n", "a row of fig1 is listed once; got 'a'"),
+        (HEADER + "fig1,a,2x,ratio,,,\n", "paper is a number or empty; got: '2x'"),
+        (HEADER + "fig1,a,2,ratio,inf,,\n", "tolerance is a number or empty; got: 'inf'"),
+        (HEADER + "fig9,a,2,ratio,,,\n", "id must be one of fig1, fig2; got: 'fig9'"),
+        (HEADER + "fig1,a,2,ratio,,,\nfig1,a,2,ratio,,,\n", "a row of fig1 is listed once; got: 'a'"),
         (HEADER + "fig1,a,2,ration,,,\n", "did you mean 'ratio'"),
-        (HEADER + "fig1,a,,loss,,,\n", "a loss is held against a paper's figure; got None"),
+        (HEADER + "fig1,a,,loss,,,\n", "a loss is held against a paper's figure; got: None"),
         (HEADER + "fig1,a,0,delay,,,\n", "a delay is relative to a figure above 0"),
         (HEADER + "fig1,a,,at_most,,,\n", "at_most needs a bound"),
-        (HEADER + "fig1,a,2,ratio,3,,\n", "a check wider than the default needs a reason; got ratio 3"),
-        (HEADER + "fig1,a,205,at_least,3,,\n", "wider than the default needs a reason; got at_least 3"),
-        (HEADER + "fig1,a,205,info,,,\n", "wider than the default needs a reason; got info"),
+        (HEADER + "fig1,a,2,ratio,3,,\n", "a check wider than the default needs a reason; got: ratio 3"),
+        (HEADER + "fig1,a,205,at_least,3,,\n", "wider than the default needs a reason; got: at_least 3"),
+        (HEADER + "fig1,a,205,info,,,\n", "wider than the default needs a reason; got: info"),
     ],
 )
 def test_a_wrong_line_of_expected_csv_is_rejected(write: Write, expected: str, message: str) -> None:
@@ -312,7 +312,7 @@ def test_an_existing_json_file_is_only_overwritten_with_force(write: Write, tmp_
 
 def test_a_folder_is_no_json_file_and_a_file_no_plot_folder(write: Write, tmp_path: Path) -> None:
     write()
-    assert "an output is a file; got the folder" in error_of("run", "paper/fig1", "--json", tmp_path)
+    assert "an output is a file; got: the folder" in error_of("run", "paper/fig1", "--json", tmp_path)
     (tmp_path / "file").touch()
     assert "--plots names a folder" in error_of("run", "paper/fig1", "--plots", tmp_path / "file")
 
@@ -337,7 +337,7 @@ def test_quick_is_marked_and_may_leave_rows_out_which_it_says(write: Write) -> N
 
 def test_a_listed_row_that_is_not_measured_is_an_error_after_the_table(write: Write, tmp_path: Path) -> None:
     write(expected=EXPECTED + "fig2,other,,info,,,\n")
-    assert "paper/fig2 measures every row that expected.csv lists; got no other" in error_of(
+    assert "paper/fig2 measures every row that expected.csv lists; got: no other" in error_of(
         "run", "paper/fig2", "--json", tmp_path / "out.json"
     )
     assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
@@ -345,7 +345,7 @@ def test_a_listed_row_that_is_not_measured_is_an_error_after_the_table(write: Wr
 
 def test_a_measured_row_that_is_not_listed_is_an_error_even_when_quick(write: Write) -> None:
     write(expected=EXPECTED.replace("fig1,loss_percent,20,loss,8,1,the paper's plant is another\n", ""))
-    assert "paper/fig1 measures only what expected.csv lists; got loss_percent" in error_of(
+    assert "paper/fig1 measures only what expected.csv lists; got: loss_percent" in error_of(
         "run", "paper/fig1", "--quick"
     )
     assert "not listed" in invoke("run", "paper/fig1", "--quick").output
@@ -357,7 +357,7 @@ def test_a_measured_row_that_is_not_listed_is_an_error_even_when_quick(write: Wr
 def test_repeats_are_five_or_one_when_quick_or_as_told() -> None:
     assert (BenchRun().repeats, BenchRun(quick=True).repeats) == (5, 1)
     assert BenchRun(quick=True, repeats=3).repeats == 3
-    with pytest.raises(InvalidInputError, match="repeats must be at least 1; got 0"):
+    with pytest.raises(InvalidInputError, match="repeats must be at least 1; got: 0"):
         BenchRun(repeats=0)
 
 
@@ -372,9 +372,9 @@ def test_repeat_averages_numbers_and_dicts_over_consecutive_seeds() -> None:
 def test_a_row_is_a_finite_number_reported_once() -> None:
     run = BenchRun()
     run.row("a", 1)
-    with pytest.raises(InvalidInputError, match="a row is reported once; got 'a'"):
+    with pytest.raises(InvalidInputError, match="a row is reported once; got: 'a'"):
         run.row("a", 2)
-    with pytest.raises(InvalidInputError, match="row b must be a finite number; got nan"):
+    with pytest.raises(InvalidInputError, match="row b must be a finite number; got: nan"):
         run.row("b", float("nan"))
 
 

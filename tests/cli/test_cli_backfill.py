@@ -80,10 +80,10 @@ def test_a_dry_run_says_what_is_in_the_lane(pipeline: Path, capsys: pytest.Captu
     [
         (["--list"], "--list needs a log"),
         (["--log", "nowhere", "--list"], "a log is a directory of streams"),
-        (["PIPELINE"], "got no query"),
-        (["--query", "counts"], "got no pipeline"),
+        (["PIPELINE"], "got: no query"),
+        (["--query", "counts"], "got: no pipeline"),
         (["PIPELINE", "--query", "count"], "did you mean 'counts'"),
-        (["PIPELINE", "--query", "joined"], "reads one stream; got joined, which reads readings, others"),
+        (["PIPELINE", "--query", "joined"], "reads one stream; got: joined, which reads readings, others"),
         (["PIPELINE", "--query", "shown", "--dry-run"], "a query or reader of the log"),
     ],
 )

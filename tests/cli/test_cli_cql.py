@@ -45,14 +45,14 @@ def test_what_is_kept_for_ever_is_said_and_in_strict_mode_refused(
     assert "slides by 5s leaves tuples out" in said
     assert "2 queries over 2 streams are right" in said
     assert main(["cql", "check", file, "--strict"]) == 2
-    assert "keeps nothing for ever (strict); got a join keeps every tuple of b" in capsys.readouterr().err
+    assert "keeps nothing for ever (strict); got: a join keeps every tuple of b" in capsys.readouterr().err
 
 
 def test_a_wrong_file_is_one_error_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = file_of(tmp_path, RIGHT.replace("avg(value)", "avg(valu)"))
     assert main(["cql", "check", file]) == 2
     said = capsys.readouterr().err
-    assert f"{file}:2:20: a column is one of those in FROM; got 'valu'; hint: did you mean" in said
+    assert f"{file}:2:20: expected: a column is one of those in FROM; got: 'valu'; hint: did you mean" in said
     assert said.splitlines()[-1].strip() == "^^^^"
 
 

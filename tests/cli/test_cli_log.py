@@ -162,7 +162,7 @@ def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
     assert "No such file" in missing
     assert "a log that other machines reach has a token" in host
     assert "did you mean 'never'" in fsync
-    assert "a log is served with a token or without; got both" in both
+    assert "a log is served with a token or without; got: both" in both
     assert "a log that other machines reach has a token" in open_host
 
 

@@ -65,11 +65,11 @@ def pipeline(tmp_path: Path) -> Path:
         (("", ""), ["--set", "log.x=1"], "log of log.x is a mapping"),
         (("", ""), ["--seconds", "soon"], "--seconds must be a number with a unit"),
         (("", ""), ["--run", "{tmp}"], "a run is recorded in a new or empty directory"),
-        (("celsius: double, at", "celsius: float, at"), [], "got celsius is float, not double"),
+        (("celsius: double, at", "celsius: float, at"), [], "got: celsius is float, not double"),
         (
             ("partitions: 2", "partitions: 3"),
             [],
-            "stream readings has partitions 2 since it was created; got 3",
+            "stream readings has partitions 2 since it was created; got: 3",
         ),
         (("queries:\n", "  cold: {}\nqueries:\n"), [], "stream cold is in the log, or has a schema"),
     ],
@@ -97,4 +97,4 @@ def test_a_trace_that_is_no_trace_is_one_line(
 ) -> None:
     (tmp_path / "no.txt").write_text("soon\n")
     assert main(["run", str(pipeline), "--set", f"streams.alerts.source.trace={tmp_path / 'no.txt'}"]) == 2
-    assert "an arrival time must be a number; got 'soon'" in capsys.readouterr().err
+    assert "an arrival time must be a number; got: 'soon'" in capsys.readouterr().err

@@ -135,17 +135,17 @@ def refused(run: Run, *arguments: object) -> str:
         pytest.param(b"", "a trace must hold at least one arrival", id="empty"),
         pytest.param(b"# only a comment\n\n", "a trace must hold at least one arrival", id="only_a_comment"),
         pytest.param(b"second,count\n", "a trace must hold at least one arrival", id="only_a_header"),
-        pytest.param(b"1\n3\n2\n", "arrival times must be sorted; got '2' in", id="unsorted_times"),
-        pytest.param(b"9\n3\n", "arrival times must be sorted; got '3' in", id="unsorted_below_the_first"),
+        pytest.param(b"1\n3\n2\n", "arrival times must be sorted; got: '2' in", id="unsorted_times"),
+        pytest.param(b"9\n3\n", "arrival times must be sorted; got: '3' in", id="unsorted_below_the_first"),
         pytest.param(b"5,1\n4,1\n", "seconds must be sorted", id="unsorted_seconds"),
-        pytest.param(b"-1\n2\n", "times must not be negative; got '-1' in", id="negative_time"),
-        pytest.param(b"1\nnan\n", "an arrival time must be a finite number; got 'nan'", id="nan_time"),
-        pytest.param(b"nan\n", "an arrival time must be a finite number; got 'nan'", id="nan_first"),
+        pytest.param(b"-1\n2\n", "times must not be negative; got: '-1' in", id="negative_time"),
+        pytest.param(b"1\nnan\n", "an arrival time must be a finite number; got: 'nan'", id="nan_time"),
+        pytest.param(b"nan\n", "an arrival time must be a finite number; got: 'nan'", id="nan_first"),
         pytest.param(b"1\ninf\n", "an arrival time must be a finite number", id="infinite_time"),
         pytest.param(b"0,5\n1,-3\n", "a count must be a whole number, 0 or more", id="negative_count"),
         pytest.param(b"0,5\n1,nan\n", "a count must be a finite number", id="nan_count"),
         pytest.param(b"0,0\n1,0\n", "a trace must hold at least one arrival", id="nothing_but_zeros"),
-        pytest.param(b"1\nsoon\n", "an arrival time must be a number; got 'soon'", id="a_word"),
+        pytest.param(b"1\nsoon\n", "an arrival time must be a number; got: 'soon'", id="a_word"),
         pytest.param(bytes(range(256)) * 4, "; hint: ", id="binary_junk"),
         pytest.param(b"\x1f\x8bjunk", "a gzipped trace must be whole", id="broken_gzip"),
     ],
@@ -155,40 +155,40 @@ def test_a_bad_trace_is_refused(run: Run, tmp_path: Path, content: bytes, messag
     trace.write_bytes(content)
     error = refused(run, "simulate", "--trace", trace, "--overload", 1.5)
     assert message in error
-    assert "; got " in error
+    assert "; got: " in error
     assert "; hint: " in error
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--manager", "dedline"), "got 'dedline'; hint: did you mean 'deadline'?"),
+        (("--manager", "dedline"), "got: 'dedline'; hint: did you mean 'deadline'?"),
         (("--manager", "Ctrl"), "did you mean 'ctrl'?"),
         (("--network", "flatt"), "did you mean 'flat'?"),
         (("--workload", "sinusoidal"), "did you mean 'sinusoid'?"),
         (("--workload", "trace"), "workload.path is required"),
-        (("--delay-target", "1ms"), "longer than one row takes through QN-flat, 4.74ms; got 1ms"),
-        (("--delay-target", "soon"), "delay_target must be a number with a unit; got 'soon'"),
-        (("--delay-target=-2s",), "delay_target must be a positive number of seconds; got '-2s'"),
-        (("--delay-target", "nan"), "delay_target must be a number with a unit; got 'nan'"),
-        (("--overload", "nan"), "overload must be a positive number; got nan"),
-        (("--overload", "-1"), "overload must be a positive number; got -1"),
-        (("--overload", "inf"), "overload must be a positive number; got inf"),
+        (("--delay-target", "1ms"), "longer than one row takes through QN-flat, 4.74ms; got: 1ms"),
+        (("--delay-target", "soon"), "delay_target must be a number with a unit; got: 'soon'"),
+        (("--delay-target=-2s",), "delay_target must be a positive number of seconds; got: '-2s'"),
+        (("--delay-target", "nan"), "delay_target must be a number with a unit; got: 'nan'"),
+        (("--overload", "nan"), "overload must be a positive number; got: nan"),
+        (("--overload", "-1"), "overload must be a positive number; got: -1"),
+        (("--overload", "inf"), "overload must be a positive number; got: inf"),
         (("--overload", "much"), "--overload"),
-        (("--rate-scale", "0"), "rate_scale must be a positive number; got 0"),
+        (("--rate-scale", "0"), "rate_scale must be a positive number; got: 0"),
         (("--rate-scale", "1e12"), "the number of arrivals must not exceed"),
-        (("--time-scale", "nan"), "time_scale must be a positive number; got nan"),
+        (("--time-scale", "nan"), "time_scale must be a positive number; got: nan"),
         (("--rate-scale", "2", "--overload", "2"), "by rate_scale or by overload, not by both"),
-        (("--headroom", "0"), "headroom must be a positive number; got 0"),
-        (("--headroom", "nan"), "headroom must be a positive number; got nan"),
+        (("--headroom", "0"), "headroom must be a positive number; got: 0"),
+        (("--headroom", "nan"), "headroom must be a positive number; got: nan"),
         (("--period", "0s"), "period must be a positive number of seconds"),
-        (("--duration", "never"), "duration must be a number with a unit; got 'never'"),
-        (("--seed", "-1"), "seed must be a whole number, 0 or more; got -1"),
+        (("--duration", "never"), "duration must be a number with a unit; got: 'never'"),
+        (("--seed", "-1"), "seed must be a whole number, 0 or more; got: -1"),
         (("--seed", "x"), "--seed"),
-        (("--trace", "none.csv"), "the trace file must exist; got 'none.csv'"),
+        (("--trace", "none.csv"), "the trace file must exist; got: 'none.csv'"),
         (("--trace", "."), "a trace must be a file"),
         (("--trace", "a.csv", "--workload", "s_c"), "a --trace or a --workload, not both"),
-        (("none.yaml",), "the scenario file must exist; got 'none.yaml'"),
+        (("none.yaml",), "the scenario file must exist; got: 'none.yaml'"),
         (("--colour", "red"), "--colour"),
         (("--json", "."), "an output is a file"),
     ],
@@ -201,7 +201,7 @@ def test_a_bad_option_is_refused(run: Run, arguments: tuple[str, ...], message: 
     ("content", "message"),
     [
         pytest.param(
-            "delay_targt: 2s\n", "got 'delay_targt'; hint: did you mean 'delay_target'?", id="unknown_key"
+            "delay_targt: 2s\n", "got: 'delay_targt'; hint: did you mean 'delay_target'?", id="unknown_key"
         ),
         pytest.param(
             "workload: {kind: s_c, seed: 1}\n", "s.yaml, workload must be one of", id="misplaced_key"
@@ -209,7 +209,7 @@ def test_a_bad_option_is_refused(run: Run, arguments: tuple[str, ...], message: 
         pytest.param("- manager\n", "must be a mapping of keys to values", id="a_list"),
         pytest.param("manager: [ctrl\n", "a scenario file must be YAML", id="broken_yaml"),
         pytest.param("\x00\x01\x02", "a scenario file must be YAML", id="binary_junk"),
-        pytest.param("manager: 3\n", "manager must be a text; got 3", id="a_wrong_type"),
+        pytest.param("manager: 3\n", "manager must be a text; got: 3", id="a_wrong_type"),
         pytest.param("manager: all\n", "manager must be one of", id="all_is_for_the_command_line"),
     ],
 )

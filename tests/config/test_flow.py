@@ -81,7 +81,7 @@ def test_a_running_class_changes_key_by_key() -> None:
     changed = config.changed({"target": "5s"})
     assert changed == ClassConfig(target_s=5.0, priority=3.0, settings={"victims": "oldest"})
     assert changed.changed({"target_s": 2.0}) == config
-    with pytest.raises(InvalidInputError, match=r"class gold: priority must be more than 0; got -1"):
+    with pytest.raises(InvalidInputError, match=r"class gold: priority must be more than 0; got: -1"):
         config.changed({"priority": -1}, "class gold")
 
 
@@ -149,18 +149,18 @@ def gold(**changed: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"classes": GOOD["classes"]}, "the flow: log is required; got nothing; hint: the directory of"),
+        ({"classes": GOOD["classes"]}, "the flow: log is required; got: nothing; hint: the directory of"),
         ({"log": "logs"}, "the flow: classes is required"),
-        ({**GOOD, "classes": {}}, r"classes must not be empty; got \{\}; hint: \{gold: "),
+        ({**GOOD, "classes": {}}, r"classes must not be empty; got: \{\}; hint: \{gold: "),
         ({**GOOD, "classes": ["gold"]}, "classes must be a mapping of keys to values"),
         (
             {**GOOD, "classes": {"gold": None}},
-            r"classes.gold must be a mapping of keys to values; got None; hint: \{gold: ",
+            r"classes.gold must be a mapping of keys to values; got: None; hint: \{gold: ",
         ),
         ({**GOOD, "classes": {"go ld": {"target": 2}}}, "classes.go ld must have a name of letters"),
-        ({**GOOD, "classes": {1: {"target": 2}}}, "classes.1 must be a text; got 1"),
-        ({**GOOD, "clases": {}}, "a key of the flow must be one of .*; got 'clases'; .* mean 'classes'"),
-        (gold(prority=3), "a key of the flow, classes.gold must .*; got 'prority'; .* mean 'priority'"),
+        ({**GOOD, "classes": {1: {"target": 2}}}, "classes.1 must be a text; got: 1"),
+        ({**GOOD, "clases": {}}, "a key of the flow must be one of .*; got: 'clases'; .* mean 'classes'"),
+        (gold(prority=3), "a key of the flow, classes.gold must .*; got: 'prority'; .* mean 'priority'"),
         ({**GOOD, "classes": {"gold": {"taget": "2s"}}}, "'taget'; hint: did you mean 'target'"),
         (
             {**GOOD, "classes": {"gold": {}}},
@@ -168,17 +168,17 @@ def gold(**changed: object) -> dict[str, object]:
         ),
         (
             gold(target="2 parsecs"),
-            "the flow: classes.gold.target must have a unit of .*; got '2 parsecs'; hint",
+            "the flow: classes.gold.target must have a unit of .*; got: '2 parsecs'; hint",
         ),
-        (gold(target="soon"), "classes.gold.target must be a number with a unit; got 'soon'; hint: write 2"),
-        (gold(target=0), "classes.gold.target must be a positive number of seconds; got 0"),
-        (gold(target=True), "classes.gold.target must be a number with a unit; got True"),
-        (gold(priority=0), "classes.gold.priority must be more than 0; got 0; hint: weight of its share"),
-        (gold(priority=float("nan")), "classes.gold.priority must be a finite number; got nan"),
-        (gold(priority="high"), "classes.gold.priority must be a number; got 'high'"),
+        (gold(target="soon"), "classes.gold.target must be a number with a unit; got: 'soon'; hint: write 2"),
+        (gold(target=0), "classes.gold.target must be a positive number of seconds; got: 0"),
+        (gold(target=True), "classes.gold.target must be a number with a unit; got: True"),
+        (gold(priority=0), "classes.gold.priority must be more than 0; got: 0; hint: weight of its share"),
+        (gold(priority=float("nan")), "classes.gold.priority must be a finite number; got: nan"),
+        (gold(priority="high"), "classes.gold.priority must be a number; got: 'high'"),
         (
             gold(manager="deadlin"),
-            "classes.gold.manager must be one of .*; got 'deadlin'; .* mean 'deadline'",
+            "classes.gold.manager must be one of .*; got: 'deadlin'; .* mean 'deadline'",
         ),
         (
             gold(settings={"victm": "oldest"}),
@@ -186,40 +186,43 @@ def gold(**changed: object) -> dict[str, object]:
         ),
         (
             gold(settings={"victims": "odlest"}),
-            "classes.gold.settings: deadline: victims must be one of .*; got 'odlest'; .* mean 'oldest'",
+            "classes.gold.settings: deadline: victims must be one of .*; got: 'odlest'; .* mean 'oldest'",
         ),
         (
             gold(manager="ctrl", settings={"headroom": "high"}),
-            "classes.gold.settings: ctrl: headroom must be a number; got 'high'",
+            "classes.gold.settings: ctrl: headroom must be a number; got: 'high'",
         ),
         (
             gold(manager="ctrl", settings={"headroom": -1}),
-            "settings: headroom must be a positive number; got -1",
+            "settings: headroom must be a positive number; got: -1",
         ),
         (gold(settings=3), "classes.gold.settings must be a mapping"),
         (
             gold(sampling="rows"),
-            "classes.gold.sampling must be one of .*; got 'rows'; hint: did you mean 'row'",
+            "classes.gold.sampling must be one of .*; got: 'rows'; hint: did you mean 'row'",
         ),
-        (gold(shed_lane="perhaps"), "classes.gold.shed_lane must be true or false; got 'perhaps'"),
+        (gold(shed_lane="perhaps"), "classes.gold.shed_lane must be true or false; got: 'perhaps'"),
         (
             gold(poison_after=0),
-            "classes.gold.poison_after must be at least 1; got 0; hint: set a grant aside",
+            "classes.gold.poison_after must be at least 1; got: 0; hint: set a grant aside",
         ),
-        (gold(min_keep_fraction=1.5), "classes.gold.min_keep_fraction must be at most 1; got 1.5"),
-        ({**GOOD, "slots": 0}, "slots must be at least 1; got 0"),
-        ({**GOOD, "slots": 1.5}, "slots must be a whole number; got 1.5"),
-        ({**GOOD, "seed": -1}, "seed must be at least 0; got -1"),
-        ({**GOOD, "fail_open_after": "0s"}, "fail_open_after must be a positive number of seconds; got '0s'"),
+        (gold(min_keep_fraction=1.5), "classes.gold.min_keep_fraction must be at most 1; got: 1.5"),
+        ({**GOOD, "slots": 0}, "slots must be at least 1; got: 0"),
+        ({**GOOD, "slots": 1.5}, "slots must be a whole number; got: 1.5"),
+        ({**GOOD, "seed": -1}, "seed must be at least 0; got: -1"),
+        (
+            {**GOOD, "fail_open_after": "0s"},
+            "fail_open_after must be a positive number of seconds; got: '0s'",
+        ),
         ({**GOOD, "log": ""}, "log must not be empty"),
-        ({**GOOD, "log": 3}, "log must be a path; got 3; hint: the directory of"),
+        ({**GOOD, "log": 3}, "log must be a path; got: 3; hint: the directory of"),
         (
             {**GOOD, "log": "s3://bucket/logs"},
-            "log must be a directory of this machine; got 's3://bucket/logs'",
+            "log must be a directory of this machine; got: 's3://bucket/logs'",
         ),
         (
             {**GOOD, "address": "tcp://host:1"},
-            "address must be unix:// and an absolute path; got 'tcp://host:1'",
+            "address must be unix:// and an absolute path; got: 'tcp://host:1'",
         ),
         ({**GOOD, "address": "unix://sock"}, "address must be unix:// and an absolute path"),
         ({**GOOD, "address": "unix:///" + "x" * 200}, "address must have a path of at most 107 bytes"),
@@ -245,12 +248,12 @@ def test_an_unknown_name_has_its_own_error() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"- a\n", "a flow file must be a mapping of keys to values; got "),
-        (b"a: [1, 2", "a flow file must be YAML; got .*line 1; hint: see examples/pipelines"),
+        (b"- a\n", "a flow file must be a mapping of keys to values; got: "),
+        (b"a: [1, 2", "a flow file must be YAML; got: .*line 1; hint: see examples/pipelines"),
         (b"", "log is required"),
         (
             b"log: logs\nclasses:\n  gold: {target: 2s}\n  gold: {target: 3s}\n",
-            "a flow file must be YAML; got the key 'gold' stands twice in .*, line 4",
+            "a flow file must be YAML; got: the key 'gold' stands twice in .*, line 4",
         ),
     ],
 )
@@ -273,7 +276,7 @@ def test_anchors_and_merges_are_no_key_that_stands_twice(tmp_path: Path) -> None
 def test_what_is_no_configuration_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="the flow file must exist"):
         load_flow_config(tmp_path / "none.yaml")
-    with pytest.raises(InvalidInputError, match="a flow is a file, a mapping or a configuration; got 3"):
+    with pytest.raises(InvalidInputError, match="a flow is a file, a mapping or a configuration; got: 3"):
         load_flow_config(3)  # type: ignore[arg-type]
 
 

@@ -182,7 +182,7 @@ def test_streams_of_one_query_that_are_shed_by_key_have_equally_many_buckets(vir
     query = cluster.add("q", "gold", logs)
     cluster.run(1.0)
     assert query.stopped
-    with pytest.raises(InvalidInputError, match=r"equally many buckets.*got 16 and 64"):
+    with pytest.raises(InvalidInputError, match=r"equally many buckets.*got: 16 and 64"):
         raise query.error or AssertionError("it goes on")
 
 

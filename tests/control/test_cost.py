@@ -196,10 +196,10 @@ def test_a_model_goes_on_from_its_snapshot() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"shape_memory_batches": 0.0}, "shape_memory_batches must be a positive number; got 0.0"),
+        ({"shape_memory_batches": 0.0}, "shape_memory_batches must be a positive number; got: 0.0"),
         ({"level_memory_batches": -1.0}, "level_memory_batches must be a positive number"),
         ({"anchor_batches": math.inf}, "anchor_batches must be a positive number"),
-        ({"outlier_ratio": 1.0}, "outlier_ratio is above 1; got 1.0; hint: 1.6 is usual"),
+        ({"outlier_ratio": 1.0}, "outlier_ratio is above 1; got: 1.0; hint: 1.6 is usual"),
     ],
 )
 def test_settings_that_break_a_rule_are_refused(values: Mapping[str, float], message: str) -> None:

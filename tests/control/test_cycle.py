@@ -201,7 +201,7 @@ def test_a_dry_run_still_says_what_the_check_would_have_done() -> None:
 def test_a_manager_that_raises_is_heard_and_applies_nothing() -> None:
     plant, recorder = ScriptedPlant(seconds(2)), RecordingRecorder()
     cycle = Cycle(plant, ScriptedManager([HALF]), recorder=recorder)
-    with pytest.raises(PenstockError, match="has a decision for every observation; got 1 decisions"):
+    with pytest.raises(PenstockError, match="has a decision for every observation; got: 1 decisions"):
         cycle.run()
     assert len(plant.applied) == len(recorder.steps) == 1
 

@@ -22,9 +22,7 @@ def mean_sics(cluster: Any, names: list[str], seconds: float = MEASURED_S) -> np
     found = []
     for _ in range(round(seconds)):
         cluster.run(1.0)
-        queries = {
-            k: q for c in cluster.status().to_json()["classes"].values() for k, q in c["queries"].items()
-        }
+        queries = {k: q for c in cluster.status().classes.values() for k, q in c.queries.items()}
         found.append([queries[name].sic for name in names])
     return np.array(found, np.float64)
 
@@ -40,7 +38,7 @@ def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class
     cluster.run(WARM_S)
     for query in busy:
         assert query.batches[-1].offset.plan.unit == "chosen"
-        assert cluster.status().to_json()["classes"]["gold"]["queries"][query.key]["shed_reason"]
+        assert cluster.status().classes["gold"].queries[query.key].shed_reason
     virtual.check_books(cluster)
 
 
@@ -135,7 +133,7 @@ def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_ba
     cluster.run(100.0)
     for _ in range(60):
         cluster.run(1.0)
-        assert cluster.status().to_json()["classes"]["gold"]["queries"]["q"]["silent"] == []
+        assert cluster.status().classes["gold"].queries["q"].silent == ()
 
 
 @pytest.mark.parametrize("seed", [0, 7])

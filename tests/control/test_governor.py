@@ -83,7 +83,7 @@ class Desk:
         return answer
 
     def rows(self, cls: str = "gold") -> dict[str, int]:
-        found = status(self.governor)["classes"][cls]
+        found = status(self.governor).to_json()["classes"][cls]
         assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
         return {name: found[name] for name in ("offered", "admitted", "shed", "waiting")}
 
@@ -173,7 +173,7 @@ def test_a_query_whose_log_is_gone_frees_its_slot_too(desk: Desk) -> None:
     assert desk.governor.queries["a"].lease is None
     desk.pass_s(1.0)
     assert desk.ask("b") is not None
-    found = status(desk.governor)["classes"]["gold"]["queries"]["a"]
+    found = status(desk.governor).to_json()["classes"]["gold"]["queries"]["a"]
     assert (found["offered"], found["waiting"]) == (0, 0)
 
 
@@ -226,7 +226,7 @@ def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_fro
     desk.governor.ask("b", replayed)
     assert desk.governor.queries["b"].cost.state.seen == 0
     assert desk.governor.queries["b"].lease is None
-    assert status(desk.governor)["classes"]["gold"]["queries"]["b"]["admitted"] == 700
+    assert status(desk.governor).to_json()["classes"]["gold"]["queries"]["b"]["admitted"] == 700
 
 
 def test_a_batch_that_is_held_back_counts_once_it_may_take_cores(desk: Desk) -> None:
@@ -242,7 +242,7 @@ def test_a_batch_that_is_held_back_counts_once_it_may_take_cores(desk: Desk) -> 
     offset = Offset("b", {0: 0}, {0: 700}, grant=1, books=Books(700))
 
     def admitted() -> int:
-        found: int = status(governor)["classes"]["gold"]["queries"]["b"]["admitted"]
+        found: int = status(governor).to_json()["classes"]["gold"]["queries"]["b"]["admitted"]
         return found
 
     assert not governor.planned("b", offset, 700)
@@ -350,7 +350,7 @@ def test_a_reader_that_is_gone_stays_in_the_books_and_comes_back_to_them(desk: D
     log.append(rows(10))
     desk.pass_s(60.0)
     assert desk.rows() == {"offered": 1500, "admitted": 1000, "shed": 0, "waiting": 500}, "as it left"
-    assert status(desk.governor)["classes"]["gold"]["oldest_waiting_s"] < 1.0
+    assert status(desk.governor).to_json()["classes"]["gold"]["oldest_waiting_s"] < 1.0
     desk.join("a", log)
     assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
 
@@ -448,7 +448,7 @@ def test_a_target_that_cannot_be_met_is_said_once_when_costs_are_known(
         feasibility.beat()
     assert [message for message in caplog.messages if message.startswith(warning)] == caplog.messages
     assert len(caplog.messages) == 1
-    found = status(desk.governor)["classes"]["gold"]
+    found = status(desk.governor).to_json()["classes"]["gold"]
     assert found["feasible"] is (target == "600ms")
     assert (found["least_target_s"] is None) is (target == "600ms")
 
@@ -466,7 +466,7 @@ def test_rows_that_were_trimmed_unread_are_in_the_books_as_shed(desk: Desk) -> N
     assert desk.rows() == {"offered": 1000, "admitted": 0, "shed": 0, "waiting": 1000}
     desk.batch("a")
     assert desk.rows() == {"offered": 1000, "admitted": 1000 - left, "shed": left, "waiting": 0}
-    reader = status(desk.governor)["classes"]["gold"]["queries"]["a"]["readers"]["a"]
+    reader = status(desk.governor).to_json()["classes"]["gold"]["queries"]["a"]["readers"]["a"]
     assert (reader["expired"], reader["stream"]) == (left, "small")
 
 
@@ -548,14 +548,14 @@ def test_a_query_that_is_refused_gets_no_grant_and_one_that_is_drained_gets_all_
 def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtual: Lab) -> None:
     desk = Desk(virtual, {**GOLD, "bulk": {"target": "30s"}, "keyed": {"target": "2s", "sampling": "key"}})
     log = desk.log("readings")
-    with pytest.raises(UnknownNameError, match="class must be one of bulk, gold, keyed; got 'golden'"):
+    with pytest.raises(UnknownNameError, match="class must be one of bulk, gold, keyed; got: 'golden'"):
         desk.join("a", log, "golden")
     desk.join("a", log, "gold", query="fraud", slot="0")
-    with pytest.raises(InvalidInputError, match="query fraud has one class; got gold and bulk"):
+    with pytest.raises(InvalidInputError, match="query fraud has one class; got: gold and bulk"):
         desk.join("b", log, "bulk", query="fraud", slot="1")
     with pytest.raises(InvalidInputError, match=r"the readers of flow.query\('fraud'\) are used in one"):
         desk.join("c", log, "gold", query="fraud", slot="0")
-    with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key; got readings"):
+    with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key; got: readings"):
         desk.join("d", log, "keyed")
     desk.join("e", desk.log("sensors", key="sensor"), "keyed")
     assert sorted(desk.governor.readers) == ["a", "e"]
@@ -612,7 +612,7 @@ def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Lab) -> None:
     desk.governor.share(str(hot.directory), "silver")
     desk.join("low", hot, "bulk")
     with pytest.raises(
-        InvalidInputError, match=r"hot is owned by silver \(priority 3\); got class gold \(priority 6\)"
+        InvalidInputError, match=r"hot is owned by silver \(priority 3\); got: class gold \(priority 6\)"
     ):
         desk.join("high", hot, "gold")
     assert set(desk.governor.readers) == {"low"}
@@ -632,12 +632,12 @@ def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(vir
     desk.join("writer", readings, "gold")
     desk.governor.share(str(hot.directory), "gold")
     desk.join("reader", hot, "bulk")
-    with pytest.raises(InvalidInputError, match=r"owns no segment that others read; got hot \(class bulk\)"):
+    with pytest.raises(InvalidInputError, match=r"owns no segment that others read; got: hot \(class bulk\)"):
         remove_class(desk.governor, "gold")
     assert set(desk.governor.readers) == {"writer", "reader"}
     assert set(desk.governor.classes) == set(THREE)
     desk.governor.leave(desk.connections["reader"])
-    with pytest.raises(InvalidInputError, match="has no running queries; got writer; hint: stop them"):
+    with pytest.raises(InvalidInputError, match="has no running queries; got: writer; hint: stop them"):
         remove_class(desk.governor, "gold")
 
 
@@ -673,7 +673,7 @@ def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     assert floor_s is not None
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
     assert 4 * 0.15 < floor_s < 4 * 0.3
-    with pytest.raises(InvalidInputError, match=rf"the measured floor of {floor_s:.2f} s; got 0.1 s"):
+    with pytest.raises(InvalidInputError, match=rf"the measured floor of {floor_s:.2f} s; got: 0.1 s"):
         change_class(desk.governor, "gold", {"target": "100ms"})
 
 
@@ -687,7 +687,7 @@ def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> N
     desk.ask("a")
     log.append(rows(20))
     desk.pass_s(0.25)
-    found = json.loads(json.dumps(status(desk.governor)))["classes"]["gold"]
+    found = json.loads(json.dumps(status(desk.governor).to_json()))["classes"]["gold"]
     assert (found["target_s"], found["share"], found["used_s"]) == (2.0, 1.0, pytest.approx(0.5))
     assert found["delay"]["count"] == 300
     assert found["delay"]["max_s"] == pytest.approx(0.5)
@@ -708,7 +708,7 @@ def test_delays_are_measured_from_arrival_to_the_next_question(desk: Desk) -> No
 
 
 def result_delay(desk: Desk) -> dict[str, Any]:
-    found: dict[str, Any] = status(desk.governor)["classes"]["gold"]["result_delay"]
+    found: dict[str, Any] = status(desk.governor).to_json()["classes"]["gold"]["result_delay"]
     return found
 
 
@@ -735,7 +735,7 @@ def test_a_window_that_a_row_closes_leaves_with_the_next_batch_be_it_a_tick(desk
     desk.ask("a")
     assert result_delay(desk)["count"] == 10
     assert result_delay(desk)["max_s"] == pytest.approx(3.5)
-    assert status(desk.governor)["classes"]["gold"]["delay"]["max_s"] == pytest.approx(1.0)
+    assert status(desk.governor).to_json()["classes"]["gold"]["delay"]["max_s"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

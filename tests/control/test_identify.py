@@ -110,13 +110,13 @@ def test_delays_are_held_against_the_queue_that_was_there_when_the_rows_arrived(
 def test_a_plant_that_was_never_overloaded_cannot_be_identified() -> None:
     calm = run(networks.qn_flat(), workloads.constant(100, 10), 0.97)
     with pytest.raises(
-        InvalidInputError, match=r"at least 8 overloaded periods .*; got 0 of 20; hint: raise"
+        InvalidInputError, match=r"at least 8 overloaded periods .*; got: 0 of 20; hint: raise"
     ):
         identify(calm)
     network = networks.qn_flat()
     found = identify(run(network, overload(network, 0.97), 0.97))
     with pytest.raises(
-        InvalidInputError, match="a model is verified on a run with overloaded periods; got 0"
+        InvalidInputError, match="a model is verified on a run with overloaded periods; got: 0"
     ):
         verify(found, calm)
 
@@ -127,11 +127,11 @@ def test_a_busy_plant_with_half_empty_batches_does_not_pass_for_overloaded() -> 
 
 
 def test_no_observations_and_no_measured_cost_are_said() -> None:
-    with pytest.raises(InvalidInputError, match="identification needs observations; got none"):
+    with pytest.raises(InvalidInputError, match="identification needs observations; got: none"):
         identify([])
     network = networks.qn_flat()
     blind = [replace(o, cost_per_row_s=None) for o in run(network, overload(network, 0.97), 0.97)]
-    with pytest.raises(InvalidInputError, match="from its measured cost per row; got none measured"):
+    with pytest.raises(InvalidInputError, match="from its measured cost per row; got: none measured"):
         identify(blind)
 
 
@@ -185,11 +185,11 @@ def test_calibrate_on_the_complex_network_uses_the_queued_load_and_can_print_jso
     [
         (
             ["--network", "flatt"],
-            "network must be one of borealis, complex, flat; got 'flatt'; hint: did you mean 'flat'",
+            "network must be one of borealis, complex, flat; got: 'flatt'; hint: did you mean 'flat'",
         ),
-        (["--headroom-true", "0"], "the true headroom must lie in (0, 1]; got 0.0"),
-        (["--headroom-true", "nan"], "the true headroom must lie in (0, 1]; got nan"),
-        (["--json", "."], "an output is a file; got the folder"),
+        (["--headroom-true", "0"], "the true headroom must lie in (0, 1]; got: 0.0"),
+        (["--headroom-true", "nan"], "the true headroom must lie in (0, 1]; got: nan"),
+        (["--json", "."], "an output is a file; got: the folder"),
     ],
 )
 def test_calibrate_rejects_bad_input(arguments: list[str], message: str) -> None:

@@ -235,8 +235,8 @@ SCHEMA = pa.schema([("amount", pa.float64()), ("name", pa.string()), ("at", pa.t
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"utility": "amont"}, "one of those of stream s; got 'amont' .* did you mean s.amount"),
-        ({"utility": "name"}, "gives a number; got 'name' of type STRING"),
+        ({"utility": "amont"}, "one of those of stream s; got: 'amont' .* did you mean s.amount"),
+        ({"utility": "name"}, "gives a number; got: 'name' of type STRING"),
         ({"utility": "amount > 3"}, "of type BOOLEAN"),
         ({"utility": "at"}, "of type TIMESTAMP"),
         ({"by": "range", "key": "name", "shed_to": 3}, "of type STRING"),
@@ -257,7 +257,7 @@ def test_a_shedder_that_its_streams_cannot_have_is_refused_while_the_class_runs(
     log = virtual.open.enter_context(EmbeddedLog.create(virtual.folder / "s", SCHEMA))
     cluster.add("q", "gold", log)
     change = {"shedder": "window", "shedder_settings": {"size": "1s", "column": "amount"}}
-    with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got 'amount'"):
+    with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got: 'amount'"):
         change_class(cluster.governor, "gold", change)
     change_class(cluster.governor, "gold", {**change, "shedder_settings": {"size": "1s", "column": "at"}})
     assert cluster.governor.classes["gold"].settings.column == "at"

@@ -283,9 +283,9 @@ def test_nobody_wants_a_turn_and_equals_begin_with_the_higher_weight() -> None:
 
 
 def test_wrong_weights_and_names_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got 0"):
+    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got: 0"):
         Turns({"gold": 0})
-    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got -1"):
+    with pytest.raises(InvalidInputError, match="class gold: weight must be a positive number; got: -1"):
         Turns({"gold": 1}).set_weights({"gold": -1})
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
         Turns({"gold": 1}).set_weights({"glod": 1})

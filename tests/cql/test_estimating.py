@@ -45,7 +45,7 @@ def test_tuples_can_be_counted() -> None:
     ],
 )
 def test_others_are_refused_with_the_form_that_works(text: str, got: str) -> None:
-    with pytest.raises(CqlError, match=f"estimates are of COUNT, SUM and AVG of one value.*got .*{got}"):
+    with pytest.raises(CqlError, match=f"estimates are of COUNT, SUM and AVG of one value.*got: .*{got}"):
         estimated(meant(text))
 
 
@@ -59,7 +59,7 @@ def test_others_are_refused_with_the_form_that_works(text: str, got: str) -> Non
 )
 def test_a_column_named_as_one_that_an_estimate_adds_is_refused(text: str, name: str) -> None:
     with pytest.raises(
-        CqlError, match=f"stand beside the columns of an estimated answer; got '{name}'; hint"
+        CqlError, match=f"stand beside the columns of an estimated answer; got: '{name}'; hint"
     ):
         estimated(meant(text))
 
@@ -90,11 +90,11 @@ AVERAGE = f"SELECT avg(v) AS m FROM s {WINDOW} WHERE k = 1"
         (
             {"shedder": "balance-sic"},
             {"cql": AVERAGE},
-            "known probability; got balance-sic: batches",
+            "known probability; got: balance-sic: batches",
         ),
-        ({}, {"cql": AVERAGE, "answers": "relation"}, "estimates are by window.*got answers: relation"),
-        ({}, {"cql": f"REGISTER QUERY a AS {AVERAGE}"}, "estimates are by window.*got a family"),
-        ({}, {"cql": f"SELECT max(v) AS m FROM s {WINDOW}"}, "got MAX"),
+        ({}, {"cql": AVERAGE, "answers": "relation"}, "estimates are by window.*got: answers: relation"),
+        ({}, {"cql": f"REGISTER QUERY a AS {AVERAGE}"}, "estimates are by window.*got: a family"),
+        ({}, {"cql": f"SELECT max(v) AS m FROM s {WINDOW}"}, "got: MAX"),
         ({}, {"sql": "SELECT k FROM s"}, "queries.q.estimates is a key beside cql alone"),
     ],
     ids=["shedder", "relation", "family", "aggregate", "sql"],
@@ -110,7 +110,7 @@ SETTINGS = {"semantic": {"utility": "v"}, "window": {"size": "1s"}}
 @pytest.mark.parametrize("shedder", WITHOUT_CHANCES)
 def test_a_shedder_without_chances_is_refused_with_its_reason(shedder: str) -> None:
     cls = {"shedder": shedder, "shedder_settings": SETTINGS.get(shedder, {})}
-    with pytest.raises(InvalidInputError, match=f"known probability; got .*{WITHOUT_CHANCES[shedder]}"):
+    with pytest.raises(InvalidInputError, match=f"known probability; got: .*{WITHOUT_CHANCES[shedder]}"):
         pipeline(cls, cql=AVERAGE)
 
 

@@ -51,9 +51,9 @@ def test_a_relation_has_columns_data_time_signs_and_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("REGISTER RELATION R", r"\( with columns, or AS with a query, is expected after the name of a rel"),
+        ("REGISTER RELATION R", r"\( with columns, or AS with a query, after the name of a rel"),
         ("REGISTER RELATION R (a int) SIGN BY b", "SIGN BY has one of the relation's columns"),
-        ("REGISTER RELATION R (a int) SIGN BY a", r"SIGN BY has texts, \+ or -; got a of type BIGINT"),
+        ("REGISTER RELATION R (a int) SIGN BY a", r"SIGN BY has texts, \+ or -; got: a of type BIGINT"),
         ("REGISTER RELATION R (a int) KEY BY b", "KEY BY has one of the relation's columns"),
         ("REGISTER RELATION R (a int) KEY BY a, A", "KEY BY has columns of the relation's tuples, each once"),
         ("REGISTER RELATION R (a int, op char) SIGN BY op KEY BY op", "KEY BY has columns of the relation's"),
@@ -61,8 +61,8 @@ def test_a_relation_has_columns_data_time_signs_and_keys() -> None:
             "REGISTER RELATION R (op char(1)) SIGN BY op",
             "a relation has a column beside the time and the sign",
         ),
-        ("REGISTER RELATION R (a int) KEY BY a SIGN BY a", "KEY BY columns or a ; is expected"),
-        ("REGISTER STREAM R (a int, op char) SIGN BY op", "TIMESTAMP BY column or a ; is expected"),
+        ("REGISTER RELATION R (a int) KEY BY a SIGN BY a", "KEY BY columns or a ;"),
+        ("REGISTER STREAM R (a int, op char) SIGN BY op", "TIMESTAMP BY column or a ;"),
         ("REGISTER RELATION R (a int); SELECT a FROM R [ROWS 2]", "a window is over a stream"),
         (
             "REGISTER RELATION R (a int); SELECT a FROM R WHERE KEPT(0.5)",
@@ -82,11 +82,11 @@ def test_relations_are_read_in_relation_mode_alone() -> None:
     check_mode(query, "relation")
     assert (streams_read(query.plan), relations_read(query.plan)) == ({"T", "K"}, {"K"})
     with pytest.raises(
-        CqlError, match=r"a query by windows reads streams.*; got relation K; hint: run it in"
+        CqlError, match=r"a query by windows reads streams.*; got: relation K; hint: run it in"
     ):
         check_mode(query, "windows")
     with pytest.raises(
-        CqlError, match=r"tuples one by one reads a stream.*; got relation R; hint: run it in"
+        CqlError, match=r"tuples one by one reads a stream.*; got: relation R; hint: run it in"
     ):
         check_mode(meant("SELECT l FROM R"), "rows")
     assert not is_known_at_once(lowered(meant("SELECT l, m FROM R").plan))
@@ -157,11 +157,11 @@ def test_other_files_have_signs_in_a_column(tmp_path: Path, ending: str) -> None
         (
             "(A int) FROM 'R'",
             "i,b,i\n1,x,7\n",
-            r"says whether it inserts or deletes; got 'x'; hint: write \+ or",
+            r"says whether it inserts or deletes; got: 'x'; hint: write \+ or",
         ),
-        ("(A int) FROM 'R'", "i,i\n1,7\n", "has an instant, a sign and 1 columns; got 2 columns"),
-        ("(A int)", "", "relation R has data; got none; hint: REGISTER RELATION R"),
-        ("(A int, at float) FROM 'C' TIMESTAMP BY at", "A,at\n1,2\n", r"has \+ or -; got no SIGN BY"),
+        ("(A int) FROM 'R'", "i,i\n1,7\n", "has an instant, a sign and 1 columns; got: 2 columns"),
+        ("(A int)", "", "relation R has data; got: none; hint: REGISTER RELATION R"),
+        ("(A int, at float) FROM 'C' TIMESTAMP BY at", "A,at\n1,2\n", r"has \+ or -; got: no SIGN BY"),
     ],
 )
 def test_data_that_is_no_relation_s_is_refused(tmp_path: Path, text: str, data: str, said: str) -> None:

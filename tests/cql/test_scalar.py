@@ -56,12 +56,12 @@ def test_a_number_for_each_row_and_nan_for_null(text: str, numbers: list[float])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("vv", "a column is one of those of stream readings; got 'vv' in 'vv'; hint: did you mean"),
-        ("s", "gives a number; got 's' of type STRING; hint: for example CASE"),
-        ("at", "gives a number; got 'at' of type TIMESTAMP"),
-        ("v > 1", "gives a number; got 'v > 1' of type BOOLEAN"),
-        ("tags", "gives a number; got 'tags' of type LIST"),
-        ("v + s", "a number is expected; got s of type STRING"),
+        ("vv", "a column is one of those of stream readings; got: 'vv' in 'vv'; hint: did you mean"),
+        ("s", "gives a number; got: 's' of type STRING; hint: for example CASE"),
+        ("at", "gives a number; got: 'at' of type TIMESTAMP"),
+        ("v > 1", "gives a number; got: 'v > 1' of type BOOLEAN"),
+        ("tags", "gives a number; got: 'tags' of type LIST"),
+        ("v + s", "a number; got: s of type STRING"),
         ("sum(v)", "an expression has columns"),
     ],
 )

@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.names if name not in SCENARIOS]:
-        parser.error(f"a scenario is one of {', '.join(SCENARIOS)}; got {', '.join(unknown)}; hint: --list")
+        parser.error(f"a scenario is one of {', '.join(SCENARIOS)}; got: {', '.join(unknown)}; hint: --list")
     names = given.names or list(SCENARIOS)
     if given.list:
         print("\n".join(names))

@@ -88,7 +88,7 @@ def test_rounding_in_the_last_digits_is_no_difference() -> None:
 def test_an_unknown_scenario_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["nonsense"])
-    assert "got nonsense; hint: --list" in capsys.readouterr().err
+    assert "got: nonsense; hint: --list" in capsys.readouterr().err
 
 
 def test_the_command_says_which_scenarios_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ class Difference:
 
     def __str__(self) -> str:
         moment = f"line {self.line}, {self.at_s:.3f} s"
-        return f"{moment}: {self.where}: expected {self.expected!r}; got {self.got!r}"
+        return f"{moment}: {self.where}: expected {self.expected!r}; got: {self.got!r}"
 
 
 def first_difference(expected: Sequence[Line], got: Sequence[Line]) -> Difference | None:

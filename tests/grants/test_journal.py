@@ -211,7 +211,7 @@ def test_a_journal_of_a_newer_penstock_is_refused_with_a_hint(
 ) -> None:
     writer.path.write_text(json.dumps({"proposed": {**grown(START, 10).to_json(), **newer}}) + "\n")
     for read in (lambda: read_journal(writer.path), lambda: again(writer)):
-        with pytest.raises(InvalidInputError, match=f"got {said}; hint: .*newer Penstock"):
+        with pytest.raises(InvalidInputError, match=f"got: {said}; hint: .*newer Penstock"):
             read()
 
 
@@ -380,7 +380,7 @@ def test_a_journal_has_one_owner_until_its_process_ends_however_it_does(tmp_path
     with owner.stdin, owner.stdout:
         child = int(owner.stdout.readline())
         with pytest.raises(
-            InvalidInputError, match=r"used by one query at a time; got reader fraud-1, .* hint"
+            InvalidInputError, match=r"used by one query at a time; got: reader fraud-1, .* hint"
         ):
             JournalWriter(tmp_path / "plans", "fraud-1", wait_s=0.0)
         JournalWriter(tmp_path / "plans", "fraud-2", wait_s=0.0).close()

@@ -153,11 +153,11 @@ def test_marks_are_those_of_one_offset_alone() -> None:
 def test_an_offset_of_another_source_or_format_is_refused_with_a_hint(encoded: dict[str, object]) -> None:
     with pytest.raises(
         InvalidInputError,
-        match=r"has format 1 or 2; got .*; hint: .* newer Penstock: use that one, or a new ",
+        match=r"has format 1 or 2; got: .*; hint: .* newer Penstock: use that one, or a new ",
     ):
         Offset.from_json(encoded)
 
 
 def test_a_plan_with_something_that_is_not_known_is_refused_with_a_hint() -> None:
-    with pytest.raises(InvalidInputError, match="got unknown moon, tide; hint: a newer Penstock made it"):
+    with pytest.raises(InvalidInputError, match="got: unknown moon, tide; hint: a newer Penstock made it"):
         Offset.from_json({**OLD, "plan": {"seed": 4, "tide": 1, "moon": {}}})

@@ -146,7 +146,7 @@ def test_keeping_nothing_keeps_nothing(sampling: str) -> None:
 @pytest.mark.parametrize("keep", [-0.1, 1.1, math.nan])
 def test_a_keep_fraction_outside_0_and_1_is_refused(keep: float) -> None:
     with pytest.raises(
-        InvalidInputError, match=r"a keep fraction lies between 0 and 1; got .*; hint: clamp it"
+        InvalidInputError, match=r"a keep fraction lies between 0 and 1; got: .*; hint: clamp it"
     ):
         plan_for(keep, "auto", 1)
 

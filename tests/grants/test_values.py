@@ -193,9 +193,9 @@ def test_as_many_of_the_best_are_kept_as_asked_for(values: list[float], count: i
 def test_a_column_that_has_no_time_is_refused_with_those_that_have() -> None:
     check_window_column(SCHEMA, "at", "s")
     check_window_column(SCHEMA, "_arrival", "s")
-    with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got 'v'; hint: one of at"):
+    with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got: 'v'; hint: one of at"):
         check_window_column(SCHEMA, "v", "s")
-    with pytest.raises(InvalidInputError, match="got 'when'; hint: leave it out: windows are then by arr"):
+    with pytest.raises(InvalidInputError, match="got: 'when'; hint: leave it out: windows are then by arr"):
         check_window_column(pa.schema([("v", pa.int64())]), "when", "s")
 
 

@@ -145,14 +145,14 @@ def test_a_ping_is_answered(desk: Desk) -> None:
 
 def test_a_message_that_lacks_something_is_refused_with_what_it_lacks() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"well formed: ask.start: Field required; got .*host/wire.py"
+        InvalidInputError, match=r"well formed: ask.start: Field required; got: .*host/wire.py"
     ):
         parsed({"v": VERSION, "op": "ask", "reader": "r"})
     with pytest.raises(InvalidInputError, match=r"planned.admitted: Input should be a valid integer"):
         parsed({"v": VERSION, "op": "planned", "reader": "r", "offset": START, "admitted": "many"})
-    with pytest.raises(InvalidInputError, match="a message names a known operation; got 'dance'"):
+    with pytest.raises(InvalidInputError, match="a message names a known operation; got: 'dance'"):
         parsed({"v": VERSION, "op": "dance"})
-    with pytest.raises(InvalidInputError, match=r"a message is a JSON object with v = 1; got \{'v': 2"):
+    with pytest.raises(InvalidInputError, match=r"a message is a JSON object with v = 1; got: \{'v': 2"):
         parsed({"v": 2, "op": "ping"})
 
 

@@ -203,17 +203,17 @@ def test_nobody_waits_for_a_client_that_stops_reading(control: Control) -> None:
 
 def test_messages_that_break_a_rule_are_refused_by_name(control: Control) -> None:
     client, stream = control.client(), control.stream("rules", 10)
-    with pytest.raises(InvalidInputError, match="a message names a known operation; got 'dance'"):
+    with pytest.raises(InvalidInputError, match="a message names a known operation; got: 'dance'"):
         client.request({"op": "dance"})
     with pytest.raises(
         InvalidInputError, match=r"a message is a JSON object with v = 1; .* use the same Penstock"
     ):
         client.request({"op": "status", "v": 2})
-    with pytest.raises(InvalidInputError, match="class must be one of bulk, gold; got 'golden'"):
+    with pytest.raises(InvalidInputError, match="class must be one of bulk, gold; got: 'golden'"):
         client.request(hello("rules", stream, cls="golden"))
     with pytest.raises(InvalidInputError, match="nowhere"):
         client.request(hello("rules", control.folder / "nowhere"))
-    with pytest.raises(InvalidInputError, match="class must be one of bulk, gold; got 'golden'"):
+    with pytest.raises(InvalidInputError, match="class must be one of bulk, gold; got: 'golden'"):
         client.request({"op": "change", "cls": "golden", "changes": {"target": "1s"}})
     with pytest.raises(InvalidInputError, match="target"):
         client.request({"op": "change", "cls": "gold", "changes": {"target": "soon"}})
@@ -345,7 +345,7 @@ def test_a_reader_that_is_forbidden_is_told_why_and_others_go_on(control: Contro
     client.request(hello("forbidden-2", stream))
     reason = {"rule": "a governed query has the default trigger", "got": "every 5 s", "hint": "leave it out"}
     assert client.request({"op": "forbid", "token": "token of forbidden-1", **reason}) == {"ok": True}
-    with pytest.raises(InvalidInputError, match="a governed query has the default trigger; got every 5 s"):
+    with pytest.raises(InvalidInputError, match="a governed query has the default trigger; got: every 5 s"):
         client.request(ask("forbidden-1"))
     granted(client, "forbidden-2")
     client.close()
@@ -363,7 +363,7 @@ def test_a_client_talks_to_its_own_user_alone(control: Control, monkeypatch: pyt
     assert peer_user(connection) == os.getuid()
     connection.close()
     monkeypatch.setattr("penstock.host.client.peer_user", lambda _: os.getuid() + 4321)
-    with pytest.raises(ControlSilentError, match=r"is of this user; got one of user \d+; hint"):
+    with pytest.raises(ControlSilentError, match=r"is of this user; got: one of user \d+; hint"):
         control.client().request({"op": "status"})
     monkeypatch.setattr("penstock.host.client.peer_user", lambda _: 0)
     assert control.client().request({"op": "status"})

@@ -105,16 +105,16 @@ def operators(plan: Plan) -> list[str]:
         ({}, "queries.more.boxes must not be empty"),
         (
             {"a": {"from": "readings"}},
-            "queries.more.boxes.a must have one of filter, map, .*; got none of them",
+            "queries.more.boxes.a must have one of filter, map, .*; got: none of them",
         ),
         ({"a": {"filter": "device > 1"}}, "queries.more.boxes.a.from is required"),
         (
             {"a": {"filter": "device > 1", "from": "b"}},
-            "a box reads streams and other boxes.*; got a, which reads b",
+            "a box reads streams and other boxes.*; got: a, which reads b",
         ),
         (
             {"a": {"filter": "x", "from": "b"}, "b": {"filter": "x", "from": "a"}},
-            "queries.more.boxes one box is the answer.*; got none: they go round in a circle",
+            "queries.more.boxes one box is the answer.*; got: none: they go round in a circle",
         ),
         (
             {
@@ -122,18 +122,18 @@ def operators(plan: Plan) -> list[str]:
                 "b": {"union": ["a", "readings"]},
                 "c": {"filter": "device > 1", "from": "readings"},
             },
-            "and not itself; got a, which reads itself through b",
+            "and not itself; got: a, which reads itself through b",
         ),
         (
             {
                 "a": {"filter": "device > 1", "from": "readings"},
                 "b": {"filter": "device > 1", "from": "readings"},
             },
-            "one box is the answer, and no other reads it; got a, b",
+            "one box is the answer, and no other reads it; got: a, b",
         ),
         (
             {"readings": {"filter": "device > 1", "from": "hot"}},
-            "a box has a name of its own; got 'readings'",
+            "a box has a name of its own; got: 'readings'",
         ),
         ({"a": {"filter": "speed > 1", "from": "readings"}}, "queries.more.boxes box a: .*'speed'"),
         ({"a": {"filter": "device >", "from": "readings"}}, "queries.more.boxes box a: "),

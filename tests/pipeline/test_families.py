@@ -73,13 +73,13 @@ def test_another_wording_of_the_same_queries_changes_nothing(watched: Watched) -
     [
         (
             text_of(a=1, b=7),
-            "another constant is another query.*got b; hint: give it a new name",
+            "another constant is another query.*got: b; hint: give it a new name",
         ),
         (
             text_of(a=1.5, b=2.5),
-            "takes queries with names that differ from it in constants alone; got others",
+            "takes queries with names that differ from it in constants alone; got: others",
         ),
-        (text_of(a=1) + "; SELECT", "is expected"),
+        (text_of(a=1) + "; SELECT", "expected: an expression"),
         ("", "cql has a query"),
         ("SELECT avg(v) AS m FROM s [RANGE 1 SEC SLIDE 1 SEC] WHERE k = 1", "takes queries with names"),
     ],

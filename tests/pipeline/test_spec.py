@@ -189,9 +189,9 @@ def test_windows_that_are_shed_whole_go_by_the_event_time_that_streams_declare()
     [
         (
             {"target": "2s", "shedder": "semantic", "shedder_settings": {"utility": "celsus"}},
-            r"classes\.gold\.shedder_settings: a column is one of those of stream readings; got 'celsus'",
+            r"classes\.gold\.shedder_settings: a column is one of those of stream readings; got: 'celsus'",
         ),
-        (windowed(column="device"), "a timestamp column of stream readings; got 'device'; hint: one of at"),
+        (windowed(column="device"), "a timestamp column of stream readings; got: 'device'; hint: one of at"),
     ],
 )
 def test_columns_that_a_shedder_looks_into_are_checked_where_they_are_declared(
@@ -207,6 +207,6 @@ def test_streams_with_different_event_times_need_the_column_of_windows() -> None
     raw["streams"]["others"]["event_time"] = "when"
     raw["queries"]["more"] = {"class": "gold", "sql": "SELECT device FROM others"}
     with pytest.raises(
-        InvalidInputError, match=r"must name a column: .* different event times; got at, when"
+        InvalidInputError, match=r"must name a column: .* different event times; got: at, when"
     ):
         load_pipeline(raw)

@@ -156,16 +156,16 @@ def test_a_stream_of_another_run_is_not_written_into(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("view", "error"),
     [
-        ({"cql": "SELECT k FROM nothing"}, "views.warm.cql .*registered stream.*got 'nothing'"),
+        ({"cql": "SELECT k FROM nothing"}, "views.warm.cql .*registered stream.*got: 'nothing'"),
         ({"cql": "SELECT k FROM readings; SELECT v FROM readings"}, "views.warm.cql a view is one query"),
-        ({"cql": "SELECT k, w FROM warm"}, "got 'warm'"),
+        ({"cql": "SELECT k, w FROM warm"}, "got: 'warm'"),
         (
             {"cql": "SELECT k, v AS w FROM readings", "computed": "once"},
-            "shows the event time of its stream, unchanged; got view warm without at; hint: select at too",
+            "shows the event time of its stream, unchanged; got: view warm without at; hint: select at too",
         ),
         (
             {"cql": f"SELECT k, avg(v) AS w FROM readings {WINDOW} GROUP BY k", "computed": "once"},
-            "drops and changes those of one stream; got windows, groups",
+            "drops and changes those of one stream; got: windows, groups",
         ),
     ],
     ids=["unknown stream", "two queries", "itself", "no event time", "windows"],
@@ -178,7 +178,7 @@ def test_a_view_that_cannot_be_is_refused(tmp_path: Path, view: dict[str, Any], 
 def test_a_view_s_name_is_its_own(tmp_path: Path) -> None:
     raw = copy.deepcopy(RAW)
     raw["views"]["A"] = raw["views"]["warm"]
-    with pytest.raises(InvalidInputError, match=r"views\.A must differ from all queries; got 'A'"):
+    with pytest.raises(InvalidInputError, match=r"views\.A must differ from all queries; got: 'A'"):
         load_pipeline({**raw, "log": str(tmp_path)})
 
 

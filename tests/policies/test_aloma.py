@@ -307,10 +307,10 @@ def test_a_drop_of_everything_that_another_left_behind_is_readmitted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"smallest_step": 0.0}, "smallest_step lies between 0 and 1; got 0.0; hint: 0.01 is the thesis's"),
-        ({"smallest_step": 1.0}, "smallest_step lies between 0 and 1; got 1.0"),
-        ({"refresh_periods": 0}, "refresh_periods must be at least 1; got 0; hint: 200 is usual"),
-        ({"headroom": 0.0}, "headroom must be a positive number; got 0.0"),
+        ({"smallest_step": 0.0}, "smallest_step lies between 0 and 1; got: 0.0; hint: 0.01 is the thesis's"),
+        ({"smallest_step": 1.0}, "smallest_step lies between 0 and 1; got: 1.0"),
+        ({"refresh_periods": 0}, "refresh_periods must be at least 1; got: 0; hint: 200 is usual"),
+        ({"headroom": 0.0}, "headroom must be a positive number; got: 0.0"),
     ],
 )
 def test_settings_that_break_a_rule_are_rejected(settings: dict[str, float], message: str) -> None:

@@ -63,10 +63,10 @@ def test_aurora_waits_for_a_cost_before_it_changes_anything() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"headroom": 0.0}, "headroom must be a positive number; got 0.0; hint: the fraction of the CPU"),
-        ({"headroom": float("nan")}, "headroom must be a positive number; got nan"),
-        ({"max_drop_fraction": 0.0}, r"max_drop_fraction must lie in \(0, 1\]; got 0.0; hint: 0.99 keeps"),
-        ({"max_drop_fraction": 1.1}, r"max_drop_fraction must lie in \(0, 1\]; got 1.1"),
+        ({"headroom": 0.0}, "headroom must be a positive number; got: 0.0; hint: the fraction of the CPU"),
+        ({"headroom": float("nan")}, "headroom must be a positive number; got: nan"),
+        ({"max_drop_fraction": 0.0}, r"max_drop_fraction must lie in \(0, 1\]; got: 0.0; hint: 0.99 keeps"),
+        ({"max_drop_fraction": 1.1}, r"max_drop_fraction must lie in \(0, 1\]; got: 1.1"),
     ],
 )
 def test_settings_that_break_a_rule_are_rejected(settings: dict[str, float], message: str) -> None:

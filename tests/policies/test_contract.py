@@ -191,8 +191,8 @@ def other_than(name: str) -> str:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        pytest.param(lambda s: {**s, "format": 2}, "a snapshot has format 1; got 2", id="another_format"),
-        pytest.param(lambda s: {"state": s["state"]}, "a snapshot has format 1; got None", id="no_format"),
+        pytest.param(lambda s: {**s, "format": 2}, "a snapshot has format 1; got: 2", id="another_format"),
+        pytest.param(lambda s: {"state": s["state"]}, "a snapshot has format 1; got: None", id="no_format"),
         pytest.param(
             lambda s: {**s, "manager": other_than(s["manager"])},
             "a snapshot for .* was taken from .*; hint: restore its own",
@@ -200,12 +200,12 @@ def other_than(name: str) -> str:
         ),
         pytest.param(
             lambda s: {**s, "state": {**s["state"], "surplus": 1}},
-            "a snapshot holds every field of the state; got .*surplus.*; hint: fields: ",
+            "a snapshot holds every field of the state; got: .*surplus.*; hint: fields: ",
             id="a_field_too_many",
         ),
         pytest.param(
             lambda s: {**s, "state": "lost"},
-            "a snapshot holds every field of the state; got lost",
+            "a snapshot holds every field of the state; got: lost",
             id="no_fields_at_all",
         ),
     ],

@@ -253,15 +253,18 @@ def test_a_grant_never_admits_more_than_there_is_room_for(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"victims": "newest"}, "victims are 'uniform' or 'oldest'; got 'newest'; hint: uniform is unbiased"),
+        (
+            {"victims": "newest"},
+            "victims are 'uniform' or 'oldest'; got: 'newest'; hint: uniform is unbiased",
+        ),
         (
             {"work_ahead_fraction": 0.0},
-            "work_ahead_fraction lies between 0 and 0.5; got 0.0; hint: it is a part",
+            "work_ahead_fraction lies between 0 and 0.5; got: 0.0; hint: it is a part",
         ),
-        ({"margin_fraction": 0.5}, "margin_fraction lies between 0 and 0.5; got 0.5"),
-        ({"grant_fraction": -0.1}, "grant_fraction lies between 0 and 0.5; got -0.1"),
-        ({"memory_fraction": 0.0}, "memory_fraction must be a positive number; got 0.0; hint: 0.5 is usual"),
-        ({"max_drop_fraction": 2.0}, r"max_drop_fraction must lie in \(0, 1\]; got 2.0"),
+        ({"margin_fraction": 0.5}, "margin_fraction lies between 0 and 0.5; got: 0.5"),
+        ({"grant_fraction": -0.1}, "grant_fraction lies between 0 and 0.5; got: -0.1"),
+        ({"memory_fraction": 0.0}, "memory_fraction must be a positive number; got: 0.0; hint: 0.5 is usual"),
+        ({"max_drop_fraction": 2.0}, r"max_drop_fraction must lie in \(0, 1\]; got: 2.0"),
     ],
 )
 def test_settings_that_break_a_rule_are_rejected(settings: dict[str, object], message: str) -> None:

@@ -157,17 +157,17 @@ def test_poles_that_cannot_be_placed_are_rejected(first: complex, second: comple
 
 @pytest.mark.parametrize("a", [1.0, -1.0, 3.0])
 def test_a_controller_that_is_itself_unstable_is_rejected(a: float) -> None:
-    with pytest.raises(InvalidInputError, match=r"own pole lies inside the unit circle; got .*a = -0.8"):
+    with pytest.raises(InvalidInputError, match=r"own pole lies inside the unit circle; got: .*a = -0.8"):
         controller_from_poles(0.7, 0.7, a=a)
 
 
 @pytest.mark.parametrize(
     ("periods", "damping", "rule"),
     [
-        (0.0, 1.0, "convergence_periods must be a positive number; got 0.0"),
-        (-3.0, 1.0, "convergence_periods must be a positive number; got -3.0"),
-        (3.0, 0.0, "damping must be a positive number; got 0.0"),
-        (3.0, math.nan, "damping must be a positive number; got nan"),
+        (0.0, 1.0, "convergence_periods must be a positive number; got: 0.0"),
+        (-3.0, 1.0, "convergence_periods must be a positive number; got: -3.0"),
+        (3.0, 0.0, "damping must be a positive number; got: 0.0"),
+        (3.0, math.nan, "damping must be a positive number; got: nan"),
     ],
 )
 def test_a_response_that_makes_no_sense_is_rejected(periods: float, damping: float, rule: str) -> None:
@@ -177,5 +177,5 @@ def test_a_response_that_makes_no_sense_is_rejected(periods: float, damping: flo
 
 @pytest.mark.parametrize("poles", [(math.nan, 0.7, -0.8), (0.7, math.nan, -0.8), (0.7, 0.7, math.nan)])
 def test_a_pole_that_is_not_a_number_is_rejected(poles: tuple[float, float, float]) -> None:
-    with pytest.raises(InvalidInputError, match="inside the unit circle; got nan"):
+    with pytest.raises(InvalidInputError, match="inside the unit circle; got: nan"):
         controller_from_poles(*poles)

@@ -164,8 +164,8 @@ def test_a_value_stands_even_without_an_interval() -> None:
 @pytest.mark.parametrize(
     ("aggregate", "confidence", "message"),
     [
-        ("max", 0.95, "an estimate is a count, a sum or an avg; got 'max'"),
-        ("count", 95, "a confidence lies between 0 and 1; got 95"),
+        ("max", 0.95, "an estimate is a count, a sum or an avg; got: 'max'"),
+        ("count", 95, "a confidence lies between 0 and 1; got: 95"),
     ],
 )
 def test_what_cannot_be_estimated_is_refused(aggregate: str, confidence: float, message: str) -> None:

@@ -36,14 +36,14 @@ def test_a_spread_by_hand() -> None:
 
 
 def test_fairness_of_nothing_or_of_unknown_values_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="over at least one query; got none; hint: give their SIC"):
+    with pytest.raises(InvalidInputError, match="over at least one query; got: none; hint: give their SIC"):
         jain_index(np.empty(0))
-    with pytest.raises(InvalidInputError, match=r"not negative; got .nan.; hint: leave unknown ones out"):
+    with pytest.raises(InvalidInputError, match=r"not negative; got: .nan.; hint: leave unknown ones out"):
         Spread.of(np.array([0.1, np.nan]))
 
 
 def test_quality_of_data_is_the_output_that_shedding_left() -> None:
     assert qod_percent(30, 40) == 75.0
     assert qod_percent(0, 0) is None
-    with pytest.raises(InvalidInputError, match="between none and all of the output; got 5 of 4"):
+    with pytest.raises(InvalidInputError, match="between none and all of the output; got: 5 of 4"):
         qod_percent(5, 4)

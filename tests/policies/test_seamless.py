@@ -101,7 +101,7 @@ def test_seamless_never_drops_more_than_its_largest_drop() -> None:
 
 def test_an_adjustment_takes_at_least_one_period() -> None:
     with pytest.raises(
-        InvalidInputError, match="adjustment_periods must be at least 1; got 0; hint: 30 is usual"
+        InvalidInputError, match="adjustment_periods must be at least 1; got: 0; hint: 30 is usual"
     ):
         SeamlessConfig(adjustment_periods=0)
     with pytest.raises(InvalidInputError, match="headroom must be a positive number"):

@@ -234,13 +234,16 @@ def test_a_jump_in_time_empties_the_window() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SlidingSums(1, 10.0, 0.3), "holds a whole number of slides; got 10.0 / 0.3; hint: 10 s and"),
-        (lambda: SlidingSums(1, 0.0), "the source time window must be a positive number; got 0.0"),
-        (lambda: SlidingSums(1, 10.0, -1.0), "the slide must be a positive number; got -1.0"),
-        (lambda: BatchSic(-1, 0.1), "rows and a SIC that are not negative; got -1 rows, SIC 0.1"),
-        (lambda: BatchSic(1, math.nan), "not negative; got 1 rows, SIC nan"),
-        (lambda: duplicate(BatchSic(1, 1.0), 0), "goes to one branch at the least; got 0"),
-        (lambda: partition(BatchSic(3, 1.0), [1, 1]), r"every tuple of a batch once; got \[1, 1\] of 3"),
+        (
+            lambda: SlidingSums(1, 10.0, 0.3),
+            "holds a whole number of slides; got: 10.0 / 0.3; hint: 10 s and",
+        ),
+        (lambda: SlidingSums(1, 0.0), "the source time window must be a positive number; got: 0.0"),
+        (lambda: SlidingSums(1, 10.0, -1.0), "the slide must be a positive number; got: -1.0"),
+        (lambda: BatchSic(-1, 0.1), "rows and a SIC that are not negative; got: -1 rows, SIC 0.1"),
+        (lambda: BatchSic(1, math.nan), "not negative; got: 1 rows, SIC nan"),
+        (lambda: duplicate(BatchSic(1, 1.0), 0), "goes to one branch at the least; got: 0"),
+        (lambda: partition(BatchSic(3, 1.0), [1, 1]), r"every tuple of a batch once; got: \[1, 1\] of 3"),
         (
             lambda: share_among_windows(np.zeros(1), np.zeros(1), 0.0, 1.0),
             "the window's range must be a positive number",

@@ -158,7 +158,7 @@ def test_of_a_run_that_was_cut_off_the_observations_that_remain_are_replayed() -
 def test_a_run_of_two_classes_is_not_replayed_by_one_manager() -> None:
     run = scripted_run(1.0, 1.0)
     run.observations[1] = observation(cls="silver")
-    with pytest.raises(InvalidInputError, match=r"a run of several classes.*got gold, silver"):
+    with pytest.raises(InvalidInputError, match=r"a run of several classes.*got: gold, silver"):
         replay(run, scripted(1.0, 1.0))
 
 
@@ -189,8 +189,8 @@ def test_a_manager_recorded_without_settings_gets_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([], r"manager_settings is a mapping; got \[\]"),
-        ({"controller": {"a": 1}}, r"a controller has the gains a, b0 and b1; got \{'a': 1\}"),
+        ([], r"manager_settings is a mapping; got: \[\]"),
+        ({"controller": {"a": 1}}, r"a controller has the gains a, b0 and b1; got: \{'a': 1\}"),
         ({"headroom": "much"}, "recorded settings fit ctrl"),
         ({"headrom": 1.0}, "did you mean 'headroom'"),
     ],

@@ -261,7 +261,7 @@ def test_a_report_is_written_once_also_after_the_end(tmp_path: Path) -> None:
     run.write_report({"shed": np.int64(3), "delays_s": np.array([0.5]), "max_s": math.inf})
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report == {"shed": 3, "delays_s": [0.5], "max_s": "Infinity"}
-    with pytest.raises(InvalidInputError, match=r"a run has one report; got .*report\.json"):
+    with pytest.raises(InvalidInputError, match=r"a run has one report; got: .*report\.json"):
         run.write_report({})
 
 
@@ -280,7 +280,9 @@ def test_a_file_is_not_taken_for_a_directory(tmp_path: Path) -> None:
 
 
 def test_keys_that_penstock_writes_are_reserved(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="leaves format and penstock_version to Penstock; got format"):
+    with pytest.raises(
+        InvalidInputError, match="leaves format and penstock_version to Penstock; got: format"
+    ):
         RunDirectory.create(tmp_path / "run", {"format": 7})
     assert not (tmp_path / "run").exists()
 
@@ -307,10 +309,10 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ('{"format": 6}', "this Penstock reads runs up to format 5; got 6; hint: read it with a newer"),
-        ('{"format": "1"}', r"config\.json states the format of its run; got '1'"),
-        ("{}", r"config\.json states the format of its run; got None"),
-        ("[1]", r"config\.json states the format of its run; got None"),
+        ('{"format": 6}', "this Penstock reads runs up to format 5; got: 6; hint: read it with a newer"),
+        ('{"format": "1"}', r"config\.json states the format of its run; got: '1'"),
+        ("{}", r"config\.json states the format of its run; got: None"),
+        ("[1]", r"config\.json states the format of its run; got: None"),
         ('{"format"', r"config\.json is JSON; got"),
     ],
 )
@@ -326,7 +328,7 @@ def test_a_damaged_line_among_the_decisions_is_named(tmp_path: Path, line: str) 
     record(tmp_path / "run", rows=1)
     with (tmp_path / "run" / "decisions.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(InvalidInputError, match=r"every line of .* is a decision; got line 2"):
+    with pytest.raises(InvalidInputError, match=r"every line of .* is a decision; got: line 2"):
         read_run(tmp_path / "run")
 
 
@@ -342,7 +344,7 @@ def test_observations_of_other_columns_are_refused(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.ipc.new_stream(str(tmp_path / "run" / "observations.arrows"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(InvalidInputError, match=r"has the columns of format 5; got \['x'\]"):
+    with pytest.raises(InvalidInputError, match=r"has the columns of format 5; got: \['x'\]"):
         read_run(tmp_path / "run")
 
 

@@ -262,7 +262,7 @@ def test_claim_1_bounds_the_shared_queue(
 def test_a_class_without_operators_and_an_operator_without_a_class_are_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"operator low\.source: class"):
         Engine(two_chains(), [even(1.0)] * 2, [HIGH, replace(LOW, name="other")], 1.0)
-    with pytest.raises(InvalidInputError, match="a class has operators; got other has none"):
+    with pytest.raises(InvalidInputError, match="a class has operators; got: other has none"):
         Engine(two_chains(), [even(1.0)] * 2, [HIGH, LOW, replace(LOW, name="other")], 1.0)
 
 

@@ -683,8 +683,8 @@ def test_in_network_shedding_is_refused_where_a_tuple_is_not_one_row() -> None:
     with pytest.raises(InvalidInputError) as error:
         plant.apply(Decision(one.id, 1.0, "shed", shed_load_s=0.1))
     assert str(error.value) == (
-        "in-network shedding needs a network of one class in which every tuple is one source row; "
-        "got network shared with shared operators, joins or classes; "
+        "expected: in-network shedding needs a network of one class in which every tuple is one source row; "
+        "got: network shared with shared operators, joins or classes; "
         "hint: use entry shedding: shedding='entry'"
     )
 
@@ -697,14 +697,14 @@ def test_in_network_shedding_is_refused_where_a_tuple_is_not_one_row() -> None:
     [
         pytest.param(
             {"arrivals_s": []},
-            r"network chain needs one arrival array a source \(1\); got 0; hint: repeat the array",
+            r"network chain needs one arrival array a source \(1\); got: 0; hint: repeat the array",
             id="an_array_missing",
         ),
         pytest.param(
-            {"period_s": 0.0}, "period must be a positive number; got 0.0; hint: a quarter", id="no_period"
+            {"period_s": 0.0}, "period must be a positive number; got: 0.0; hint: a quarter", id="no_period"
         ),
         pytest.param(
-            {"run_s": -1.0}, "run length must be a positive number; got -1.0; hint: in seconds", id="no_run"
+            {"run_s": -1.0}, "run length must be a positive number; got: -1.0; hint: in seconds", id="no_run"
         ),
     ],
 )
@@ -723,14 +723,14 @@ def test_a_plant_that_cannot_run_is_rejected(change: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        pytest.param({"headroom": ()}, r"headroom steps start at 0 s; got \(\); hint: ", id="no_steps"),
+        pytest.param({"headroom": ()}, r"headroom steps start at 0 s; got: \(\); hint: ", id="no_steps"),
         pytest.param(
-            {"headroom": ((1.0, 0.5),)}, r"headroom steps start at 0 s; got \(\(1.0", id="late_start"
+            {"headroom": ((1.0, 0.5),)}, r"headroom steps start at 0 s; got: \(\(1.0", id="late_start"
         ),
         pytest.param({"cost_factor": ((0.5, 1.0),)}, "cost factor steps start at 0 s", id="late_factor"),
         pytest.param(
             {"headroom": ((0.0, 1.0), (5.0, 0.0))},
-            "headroom must be a positive number; got 0.0; hint: a background job leaves at least a little",
+            "headroom must be a positive number; got: 0.0; hint: a background job leaves at least a little",
             id="no_headroom_at_all",
         ),
         pytest.param({"cost_factor": ((0.0, -1.0),)}, "cost factor must be a positive number", id="negative"),
@@ -743,7 +743,7 @@ def test_a_machine_that_cannot_run_is_rejected(steps: dict[str, Any], message: s
 
 def test_steps_out_of_order_are_rejected() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"headroom steps follow each other in time; got .*; hint: sort"
+        InvalidInputError, match=r"headroom steps follow each other in time; got: .*; hint: sort"
     ):
         Machine(headroom=((0.0, 1.0), (100.0, 0.5), (50.0, 0.8)))
 

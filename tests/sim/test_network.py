@@ -20,48 +20,48 @@ OUTPUT = Operator("out", Kind.OUTPUT, 1e-3, inputs=("in",))
     [
         pytest.param(
             {"cost_s": 0.0},
-            "operator x: cost_s must be a positive number; got 0.0; hint: CPU seconds a tuple, e.g. 0.0005",
+            "operator x: cost_s must be a positive number; got: 0.0; hint: CPU seconds a tuple, e.g. 0.0005",
             id="a_cost_of_zero",
         ),
         pytest.param(
-            {"cost_s": float("nan")}, "operator x: cost_s must be a positive number; got nan", id="no_number"
+            {"cost_s": float("nan")}, "operator x: cost_s must be a positive number; got: nan", id="no_number"
         ),
         pytest.param(
             {"weight": -1.0},
-            "operator x: weight must be a positive number; got -1.0; hint: 1 is a normal share",
+            "operator x: weight must be a positive number; got: -1.0; hint: 1 is a normal share",
             id="a_negative_weight",
         ),
         pytest.param(
             {"selectivity": -0.1},
-            "operator x: selectivity must not be negative; got -0.1; hint: 1 passes everything",
+            "operator x: selectivity must not be negative; got: -0.1; hint: 1 passes everything",
             id="a_negative_selectivity",
         ),
         pytest.param(
             {"kind": Kind.OUTPUT, "selectivity": 0.5},
-            "operator x: kind output passes every tuple on; got selectivity 0.5; hint: put a select behind",
+            "operator x: kind output passes every tuple on; got: selectivity 0.5; hint: put a select behind",
             id="an_output_that_filters",
         ),
         pytest.param(
             {"kind": Kind.SOURCE, "selectivity": 0.5, "inputs": ()},
-            "operator x: kind source passes every tuple on; got selectivity 0.5",
+            "operator x: kind source passes every tuple on; got: selectivity 0.5",
             id="a_source_that_filters",
         ),
         pytest.param(
             {"inputs": ()},
-            "operator x: kind operator has 1 inputs; got 0; hint: name the upstream operators in `inputs`",
+            "operator x: kind operator has 1 inputs; got: 0; hint: name the upstream operators in `inputs`",
             id="an_operator_without_input",
         ),
         pytest.param(
-            {"kind": Kind.SOURCE}, "operator x: kind source has 0 inputs; got 1", id="a_source_with_an_input"
+            {"kind": Kind.SOURCE}, "operator x: kind source has 0 inputs; got: 1", id="a_source_with_an_input"
         ),
         pytest.param(
             {"kind": Kind.JOIN, "window_s": 1.0},
-            "operator x: kind join has 2 inputs; got 1",
+            "operator x: kind join has 2 inputs; got: 1",
             id="a_join_of_one",
         ),
         pytest.param(
             {"kind": Kind.JOIN, "inputs": ("in", "in2")},
-            "join x: window_s must be a positive number; got 0.0; hint: the range of its windows in seconds",
+            "join x: window_s must be a positive number; got: 0.0; hint: the range of its windows in seconds",
             id="a_join_without_a_window",
         ),
     ],
@@ -69,7 +69,7 @@ OUTPUT = Operator("out", Kind.OUTPUT, 1e-3, inputs=("in",))
 def test_an_operator_that_breaks_a_rule_is_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError) as error:
         Operator(**{"name": "x", "kind": Kind.OPERATOR, "cost_s": 1e-3, "inputs": ("in",), **settings})
-    assert re.match(message, str(error.value)), str(error.value)
+    assert re.match(f"expected: {message}", str(error.value)), str(error.value)
     assert error.value.hint
 
 
@@ -78,26 +78,26 @@ def test_an_operator_that_breaks_a_rule_is_rejected(settings: dict[str, Any], me
     [
         pytest.param(
             (SOURCE, SOURCE, OUTPUT),
-            "operator names must differ; got 'in'; hint: rename one of them",
+            "operator names must differ; got: 'in'; hint: rename one of them",
             id="a_name_twice",
         ),
         pytest.param(
             (OUTPUT, SOURCE),
-            "operator out reads from an operator that comes before it; got 'in'; "
+            "operator out reads from an operator that comes before it; got: 'in'; "
             "hint: list operators in topological order, sources first",
             id="an_input_that_comes_later",
         ),
         pytest.param(
             (SOURCE, Operator("out", Kind.OUTPUT, 1e-3, inputs=("nowhere",))),
-            "operator out reads from an operator that comes before it; got 'nowhere'",
+            "operator out reads from an operator that comes before it; got: 'nowhere'",
             id="an_input_that_does_not_exist",
         ),
         pytest.param(
-            (), "a network has a source; got none; hint: add an operator of kind SOURCE", id="no_source"
+            (), "a network has a source; got: none; hint: add an operator of kind SOURCE", id="no_source"
         ),
         pytest.param(
             (SOURCE,),
-            "a network has an output; got none; hint: add an operator of kind OUTPUT",
+            "a network has an output; got: none; hint: add an operator of kind OUTPUT",
             id="no_output",
         ),
     ],
@@ -105,7 +105,7 @@ def test_an_operator_that_breaks_a_rule_is_rejected(settings: dict[str, Any], me
 def test_a_network_that_breaks_a_rule_is_rejected(operators: tuple[Operator, ...], message: str) -> None:
     with pytest.raises(InvalidInputError) as error:
         Network("n", operators)
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(f"expected: {message}")
 
 
 def test_readers_are_found_from_the_names_of_their_inputs() -> None:

@@ -170,55 +170,55 @@ def test_overload_offers_the_factor_times_the_capacity(factor: float) -> None:
 
 JUNK = bytes(np.random.default_rng(0).integers(0, 256, 500, dtype=np.uint8))
 BAD_FILES: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "a trace must hold at least one arrival; got no data in "),
-    "only comments": ("# nothing\n\n  # here\n", "a trace must hold at least one arrival; got no data in "),
-    "only a header": ("second,count\n", "a trace must hold at least one arrival; got no data in "),
-    "only zeros": ("0,0\n1,0\n", "a trace must hold at least one arrival; got only counts of 0 in "),
+    "empty": ("", "a trace must hold at least one arrival; got: no data in "),
+    "only comments": ("# nothing\n\n  # here\n", "a trace must hold at least one arrival; got: no data in "),
+    "only a header": ("second,count\n", "a trace must hold at least one arrival; got: no data in "),
+    "only zeros": ("0,0\n1,0\n", "a trace must hold at least one arrival; got: only counts of 0 in "),
     "unsorted": (
         "# c\n1\n3\n\n2\n",
-        "arrival times must be sorted; got '2' in {path}, line 5; hint: sort the file",
+        "arrival times must be sorted; got: '2' in {path}, line 5; hint: sort the file",
     ),
-    "negative": ("-1\n2\n", "times must not be negative; got '-1' in {path}, line 1"),
-    "nan": ("1\nnan\n", "an arrival time must be a finite number; got 'nan' in {path}, line 2"),
-    "infinite": ("1\ninf\n", "an arrival time must be a finite number; got 'inf' in {path}, line 2"),
-    "overflow": ("1\n1e999\n", "an arrival time must be a finite number; got '1e999' in {path}, line 2"),
-    "text": ("1\n2\nthree\n", "an arrival time must be a number; got 'three' in {path}, line 3"),
-    "two on a line": ("1 2\n", "an arrival time must be a number; got '1 2' in {path}, line 1"),
-    "long text": ("1\n" + "x" * 99, f"must be a number; got '{'x' * 37}...' in {{path}}, line 2"),
-    "counts among times": ("1\n2,3\n", "every line must be one arrival time; got '2,3' in {path}, line 2"),
-    "times among counts": ("h,n\n1,2\n3\n", "every line must be second,count; got '3' in {path}, line 3"),
-    "three columns": ("1,2,3\n", "every line must be second,count; got '1,2,3' in {path}, line 1"),
-    "second is text": ("0,1\nx,2\n", "a second must be a number; got 'x,2' in {path}, line 2"),
-    "first second is text": ("x,2\n", "a second must be a number; got 'x,2' in {path}, line 1"),
-    "count is text": ("0,1\n1,\n", "a count must be a number; got '1,' in {path}, line 2"),
-    "count nan": ("0,nan\n", "a count must be a finite number; got '0,nan' in {path}, line 1"),
-    "second infinite": ("inf,1\n", "a second must be a finite number; got 'inf,1' in {path}, line 1"),
+    "negative": ("-1\n2\n", "times must not be negative; got: '-1' in {path}, line 1"),
+    "nan": ("1\nnan\n", "an arrival time must be a finite number; got: 'nan' in {path}, line 2"),
+    "infinite": ("1\ninf\n", "an arrival time must be a finite number; got: 'inf' in {path}, line 2"),
+    "overflow": ("1\n1e999\n", "an arrival time must be a finite number; got: '1e999' in {path}, line 2"),
+    "text": ("1\n2\nthree\n", "an arrival time must be a number; got: 'three' in {path}, line 3"),
+    "two on a line": ("1 2\n", "an arrival time must be a number; got: '1 2' in {path}, line 1"),
+    "long text": ("1\n" + "x" * 99, f"must be a number; got: '{'x' * 37}...' in {{path}}, line 2"),
+    "counts among times": ("1\n2,3\n", "every line must be one arrival time; got: '2,3' in {path}, line 2"),
+    "times among counts": ("h,n\n1,2\n3\n", "every line must be second,count; got: '3' in {path}, line 3"),
+    "three columns": ("1,2,3\n", "every line must be second,count; got: '1,2,3' in {path}, line 1"),
+    "second is text": ("0,1\nx,2\n", "a second must be a number; got: 'x,2' in {path}, line 2"),
+    "first second is text": ("x,2\n", "a second must be a number; got: 'x,2' in {path}, line 1"),
+    "count is text": ("0,1\n1,\n", "a count must be a number; got: '1,' in {path}, line 2"),
+    "count nan": ("0,nan\n", "a count must be a finite number; got: '0,nan' in {path}, line 1"),
+    "second infinite": ("inf,1\n", "a second must be a finite number; got: 'inf,1' in {path}, line 1"),
     "negative count": (
         "0,1\n1,-2\n",
-        "a count must be a whole number, 0 or more; got '1,-2' in {path}, line 2",
+        "a count must be a whole number, 0 or more; got: '1,-2' in {path}, line 2",
     ),
     "part of a count": (
         "s,n\n0,1.5\n",
-        "a count must be a whole number, 0 or more; got '0,1.5' in {path}, line 2",
+        "a count must be a whole number, 0 or more; got: '0,1.5' in {path}, line 2",
     ),
-    "part of a second": ("0.5,1\n", "a second must be a whole number; got '0.5,1' in {path}, line 1"),
-    "negative second": ("-1,1\n", "times must not be negative; got '-1,1' in {path}, line 1"),
-    "second twice": ("0,1\n0,2\n", "seconds must be sorted, each named once; got '0,2' in {path}, line 2"),
+    "part of a second": ("0.5,1\n", "a second must be a whole number; got: '0.5,1' in {path}, line 1"),
+    "negative second": ("-1,1\n", "times must not be negative; got: '-1,1' in {path}, line 1"),
+    "second twice": ("0,1\n0,2\n", "seconds must be sorted, each named once; got: '0,2' in {path}, line 2"),
     "epoch": (
         "1700000000\n1700000001\n",
-        "a trace must end within 1e+08 s of its origin; got 1.7e+09 s in {path}; hint: pass origin=17000000",
+        "a trace must end within 1e+08 s of its origin; got: 1.7e+09 s in {path}; hint: pass origin=17000000",
     ),
     "too many": (
         "0,1e12\n",
-        "the number of arrivals must not exceed 200000000; got 1e+12; hint: lower the rate",
+        "the number of arrivals must not exceed 200000000; got: 1e+12; hint: lower the rate",
     ),
     "binary": (JUNK, " in {path}"),
-    "zero bytes": (b"\0" * 20, "an arrival time must be a number; got "),
-    "utf-16": ("1\n2\n".encode("utf-16"), "an arrival time must be a number; got "),
-    "truncated gzip": (gzip.compress(b"1\n2\n3\n" * 99)[:-9], "a gzipped trace must be whole; got {path}: "),
-    "corrupt gzip": (b"\x1f\x8b" + JUNK, "a gzipped trace must be whole; got {path}: "),
-    "corrupt deflate": (gzip.compress(b"1\n")[:10] + JUNK, "a gzipped trace must be whole; got {path}: "),
-    "junk after gzip": (gzip.compress(b"1\n") + b"junk", "a gzipped trace must be whole; got {path}: "),
+    "zero bytes": (b"\0" * 20, "an arrival time must be a number; got: "),
+    "utf-16": ("1\n2\n".encode("utf-16"), "an arrival time must be a number; got: "),
+    "truncated gzip": (gzip.compress(b"1\n2\n3\n" * 99)[:-9], "a gzipped trace must be whole; got: {path}: "),
+    "corrupt gzip": (b"\x1f\x8b" + JUNK, "a gzipped trace must be whole; got: {path}: "),
+    "corrupt deflate": (gzip.compress(b"1\n")[:10] + JUNK, "a gzipped trace must be whole; got: {path}: "),
+    "junk after gzip": (gzip.compress(b"1\n") + b"junk", "a gzipped trace must be whole; got: {path}: "),
 }
 
 
@@ -235,19 +235,21 @@ def test_a_bad_file_is_rejected_by_name_and_line(
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_trace(tmp_path / "none")
-    assert_one_line(caught.value, "the trace file must exist; got ", "none'; hint: check the path")
+    assert_one_line(caught.value, "the trace file must exist; got: ", "none'; hint: check the path")
 
 
 def test_a_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_trace(tmp_path)
-    assert_one_line(caught.value, "a trace must be a file; got the directory ", "hint: name a file inside it")
+    assert_one_line(
+        caught.value, "a trace must be a file; got: the directory ", "hint: name a file inside it"
+    )
 
 
 def test_an_unreadable_file_is_rejected_with_the_systems_reason(trace: WriteTrace) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_trace(trace("1\n") / "below a file")
-    assert_one_line(caught.value, "the trace file must be readable; got ", "Not a directory")
+    assert_one_line(caught.value, "the trace file must be readable; got: ", "Not a directory")
 
 
 def test_a_file_name_with_a_line_break_keeps_the_message_on_one_line(tmp_path: Path) -> None:
@@ -259,27 +261,27 @@ def test_a_file_name_with_a_line_break_keeps_the_message_on_one_line(tmp_path: P
 BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     "time_scale": (
         lambda path: read_trace(path, time_scale=0),
-        "time_scale must be a positive number; got 0",
+        "time_scale must be a positive number; got: 0",
     ),
     "rate_scale": (
         lambda path: read_trace(path, rate_scale=-1),
-        "rate_scale must be a positive number; got -1",
+        "rate_scale must be a positive number; got: -1",
     ),
     "scale nan": (
         lambda _: scale_rate(arrivals_at(1.0), float("nan")),
-        "rate_scale must be a positive number; got nan",
+        "rate_scale must be a positive number; got: nan",
     ),
     "scale seed": (
         lambda _: scale_rate(arrivals_at(1.0), 2.0, seed=-1),
-        "seed must be a whole number, 0 or more; got -1; hint: use seed=0",
+        "seed must be a whole number, 0 or more; got: -1; hint: use seed=0",
     ),
     "thinned to nothing": (
         lambda _: scale_rate(arrivals_at(1.0), 0.1),
-        "a scaled workload must keep at least one arrival; got none in test",
+        "a scaled workload must keep at least one arrival; got: none in test",
     ),
     "counts scaled to nothing": (
         lambda path: read_trace(path, rate_scale=0.01),
-        "a scaled workload must keep at least one arrival; got none in web.trace",
+        "a scaled workload must keep at least one arrival; got: none in web.trace",
     ),
     "scaled too far": (
         lambda _: scale_rate(arrivals_at(1.0), 1e12),
@@ -287,31 +289,37 @@ BAD_CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "capacity": (
         lambda _: overload(arrivals_at(1.0), 0, 1),
-        "capacity_per_s must be a positive number; got 0",
+        "capacity_per_s must be a positive number; got: 0",
     ),
-    "factor": (lambda _: overload(arrivals_at(1.0), 1, 0), "factor must be a positive number; got 0"),
+    "factor": (lambda _: overload(arrivals_at(1.0), 1, 0), "factor must be a positive number; got: 0"),
     "overload of nothing": (
         lambda _: overload(arrivals_at(), 1, 1),
-        "must keep at least one arrival; got none",
+        "must keep at least one arrival; got: none",
     ),
-    "bins": (lambda _: arrivals_at(1.0).counts_per(0), "bin_s must be a positive number; got 0"),
+    "bins": (lambda _: arrivals_at(1.0).counts_per(0), "bin_s must be a positive number; got: 0"),
     "too many bins": (
         lambda _: arrivals_at(1.0).counts_per(1e-9),
         "the number of bins must not exceed 200000000",
     ),
-    "duration": (lambda _: arrivals_at(duration_s=0), "duration_s must be a positive number; got 0"),
+    "duration": (lambda _: arrivals_at(duration_s=0), "duration_s must be a positive number; got: 0"),
     "matrix": (
         lambda _: Arrivals(np.zeros((2, 2)), 1.0, "test"),
-        "times_s must be one list of numbers; got 2 dimensions",
+        "times_s must be one list of numbers; got: 2 dimensions",
     ),
-    "unsorted": (lambda _: arrivals_at(2.0, 1.0), "times_s must be sorted numbers; got a time before"),
+    "unsorted": (lambda _: arrivals_at(2.0, 1.0), "times_s must be sorted numbers; got: a time before"),
     "nan among times": (lambda _: arrivals_at(1.0, float("nan")), "times_s must be sorted numbers; got"),
     "only nan": (
         lambda _: arrivals_at(float("nan")),
-        "times_s must lie between 0 and duration_s = 10; got nan",
+        "times_s must lie between 0 and duration_s = 10; got: nan",
     ),
-    "negative": (lambda _: arrivals_at(-1.0), "times_s must lie between 0 and duration_s = 10; got -1 to -1"),
-    "late": (lambda _: arrivals_at(1.0, 11.0), "times_s must lie between 0 and duration_s = 10; got 1 to 11"),
+    "negative": (
+        lambda _: arrivals_at(-1.0),
+        "times_s must lie between 0 and duration_s = 10; got: -1 to -1",
+    ),
+    "late": (
+        lambda _: arrivals_at(1.0, 11.0),
+        "times_s must lie between 0 and duration_s = 10; got: 1 to 11",
+    ),
 }
 
 

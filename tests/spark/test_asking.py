@@ -318,13 +318,13 @@ def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, 
 def test_a_refusal_of_the_control_plane_reaches_the_query(served: Served, stream: Path) -> None:
     served.start()
     asking = Asking(options(served.folder, cls="golden"))
-    with pytest.raises(InvalidInputError, match="class must be one of gold; got 'golden'"):
+    with pytest.raises(InvalidInputError, match="class must be one of gold; got: 'golden'"):
         asking.ask(start(partitions=1), {0: 1500})
     asking.close()
 
 
 def test_a_wrong_address_is_said_at_once() -> None:
-    with pytest.raises(InvalidInputError, match="a control plane's address is unix:///path; got 'tcp://x'"):
+    with pytest.raises(InvalidInputError, match="a control plane's address is unix:///path; got: 'tcp://x'"):
         Asking(SourceOptions(stream="s", read_from="s", address="tcp://x"))
 
 

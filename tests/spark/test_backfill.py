@@ -312,7 +312,7 @@ def test_a_pipelines_query_is_backfilled_into_its_stream(
 @pytest.mark.parametrize(
     ("query", "windows", "message"),
     [
-        (per_window, None, "results of a stateless query are appended; got a query with Aggregate"),
+        (per_window, None, "results of a stateless query are appended; got: a query with Aggregate"),
         (twice, Windows("device", 10), "event time is a timestamp column"),
         (per_window, Windows("at", 7), "the windows given are those of the query"),
     ],

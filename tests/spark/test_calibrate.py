@@ -67,11 +67,11 @@ def test_a_query_with_metadata_of_a_module_beside_its_file_is_measured(
 
 def test_what_cannot_be_calibrated_is_refused_before_spark_starts(tmp_path: Path) -> None:
     config = pipeline(tmp_path)
-    with pytest.raises(InvalidInputError, match="one query is calibrated at a time; got mine, plain, both"):
+    with pytest.raises(InvalidInputError, match="one query is calibrated at a time; got: mine, plain, both"):
         calibrate_query(config)
     with pytest.raises(UnknownNameError, match="nobody"):
         calibrate_query(config, "nobody")
-    with pytest.raises(InvalidInputError, match="a calibrated query reads one stream; got both reads"):
+    with pytest.raises(InvalidInputError, match="a calibrated query reads one stream; got: both reads"):
         calibrate_query(config, "both")
 
 

@@ -148,15 +148,15 @@ def test_each_window_has_its_result_once(spark: SparkSession, text: str) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("SELECT * FROM S [ROWS 2]", r"closes, as \[RANGE n SLIDE m\] does; got \[rows 2\]"),
-        ("SELECT sum(m) FROM T", r"got \[unbounded\]"),
+        ("SELECT * FROM S [ROWS 2]", r"closes, as \[RANGE n SLIDE m\] does; got: \[rows 2\]"),
+        ("SELECT sum(m) FROM T", r"got: \[unbounded\]"),
         (
             "SELECT S.l FROM S [RANGE 2 SEC SLIDE 2 SEC], T [RANGE 3 SEC SLIDE 3 SEC]",
-            r"close together; got \[range 2 s, slide 2 s\] and \[range 3 s, slide 3 s\]",
+            r"close together; got: \[range 2 s, slide 2 s\] and \[range 3 s, slide 3 s\]",
         ),
-        ("DSTREAM(SELECT l FROM T [RANGE 2 SEC SLIDE 2 SEC])", "never leaves; got DSTREAM"),
+        ("DSTREAM(SELECT l FROM T [RANGE 2 SEC SLIDE 2 SEC])", "never leaves; got: DSTREAM"),
         ("SELECT sum(m) FROM T [RANGE 2 SEC SLIDE 7 SEC]", "slides by no more than its size; got"),
-        (Q3, "over registered streams alone; got ISTREAM inside it"),
+        (Q3, "over registered streams alone; got: ISTREAM inside it"),
     ],
 )
 def test_a_query_whose_windows_do_not_close_is_refused_by_windows(text: str, said: str) -> None:

@@ -52,5 +52,5 @@ def test_wrong_tuples_are_counted_refused_cases_said_and_the_last_instant_compar
     }
     assert list(verdicts["sums"].missing) == [(3, "+", (1, 13))]
     assert list(verdicts["sums"].extra) == [(3, "+", (1, 12))]
-    assert "got 'B'" in verdicts["no_such_column"].refused
-    assert "has a file no_answer; got none" in verdicts["no_answer"].refused
+    assert "got: 'B'" in verdicts["no_such_column"].refused
+    assert "has a file no_answer; got: none" in verdicts["no_answer"].refused

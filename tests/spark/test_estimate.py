@@ -265,7 +265,7 @@ def test_keys_are_of_any_name_that_the_result_does_not_have(spark: SparkSession)
 @pytest.mark.parametrize("name", ["sic", "Interval", "avg", "avg_error", "g"])
 def test_a_key_named_as_another_column_of_the_result_is_refused(spark: SparkSession, name: str) -> None:
     given = frame(spark, *sampled())
-    with pytest.raises(InvalidInputError, match=r"differ in name: .*; got two that are named .*hint.*alias"):
+    with pytest.raises(InvalidInputError, match=r"differ in name: .*; got: two that are named .*hint.*alias"):
         penstock.estimate(given, "v", ["g", F.col("g").alias(name)], ["avg"])
 
 
@@ -308,6 +308,6 @@ def test_sic_is_the_sum_of_what_rows_are_worth_and_may_pass_one_when_a_rate_rise
 @pytest.mark.parametrize("windows", [0.5, -1, float("inf"), float("nan")])
 def test_a_row_that_is_in_no_window_is_refused(windows: float) -> None:
     with pytest.raises(
-        InvalidInputError, match=r"a row is in one window or more; got .* hint: give range / slide"
+        InvalidInputError, match=r"a row is in one window or more; got: .* hint: give range / slide"
     ):
         penstock.sic(windows)

@@ -75,11 +75,11 @@ def test_triggers_that_cannot_be_governed_are_refused_with_the_hint_and_nothing_
         writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out" / "results"))
         writer = writer.option("checkpointLocation", str(tmp_path / "out" / "checkpoint"))
         error = error_of(begin(writer.trigger(processingTime="300 milliseconds").start))
-        assert "a governed query has the default trigger; got ProcessingTimeTrigger(300)" in error
+        assert "a governed query has the default trigger; got: ProcessingTimeTrigger(300)" in error
         assert "hint: leave out .trigger(...)" in error
         again = begin(writer.trigger(processingTime="0 seconds").start)
         once = flow.read_stream("readings", cls="gold").writeStream.format("noop").trigger(once=True)
-        assert "got Trigger.Once; hint: use .trigger(availableNow=True)" in error_of(begin(once.start))
+        assert "got: Trigger.Once; hint: use .trigger(availableNow=True)" in error_of(begin(once.start))
         drain(flow)
         assert again.isActive
         assert good.isActive
@@ -102,7 +102,7 @@ def test_a_copied_checkpoint_is_refused_and_the_query_it_was_copied_from_goes_on
         # another id stands for another driver: in one session Spark would end the first run itself
         (copied / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
         error = error_of(to_files(flow.read_stream("readings", cls="gold"), tmp_path / "copy"))
-        assert "a checkpoint is used by one query at a time; got reader" in error
+        assert "a checkpoint is used by one query at a time; got: reader" in error
         assert "use a new checkpointLocation" in error
         fill(log, range(500, 900))
         assert flow.drain()

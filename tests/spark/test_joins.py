@@ -118,10 +118,10 @@ def test_streams_that_are_joined_without_flow_query_are_refused_with_the_hint(
         left, right = (flow.read_stream(name, cls="gold") for name in ("orders", "payments"))
         query = to_memory(left.select("id").join(right.select("id"), "id"), "no_flow_query")
         error = str(until(query.exception, "the refusal"))
-        assert "takes its readers from one flow.query; got orders and payments; hint:" in error
+        assert "takes its readers from one flow.query; got: orders and payments; hint:" in error
         itself = left.alias("a").join(left.alias("b").where("k = 1"), "id").select("id")
         error = str(until(to_memory(itself, "itself").exception, "the refusal"))
-        assert "takes its readers from one flow.query; got orders and orders; hint:" in error
+        assert "takes its readers from one flow.query; got: orders and orders; hint:" in error
         alone = to_memory(right.select("id"), "alone")  # its DataFrame may be used in another query
         drain(flow)
         assert alone.isActive

@@ -99,7 +99,7 @@ def test_a_reader_beyond_what_is_left_is_refused_whatever_was_appended_since(
         ends = {p: log.end(p) for p in range(log.partitions)}
     again = planner(stream, (lambda _: Grant(ends, {}, KEEP_ALL)) if governed else None)
     with pytest.raises(
-        InvalidInputError, match="still has the rows that this query has read; got stream s, "
+        InvalidInputError, match="still has the rows that this query has read; got: stream s, "
     ):
         again.next(offset)
     with pytest.raises(InvalidInputError, match=r"; hint: rows were lost .* a new checkpointLocation"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from penstock.pipeline.spec.sinks import LogSink, NoopSink
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,10 +85,12 @@ def test_a_stream_that_others_feed_is_played_back_at_its_rate(tmp_path: Path, pa
 
 def test_a_stream_without_rows_has_no_rate(tmp_path: Path) -> None:
     config = load_pipeline(spec(tmp_path))
-    with pytest.raises(InvalidInputError, match=r"stream others is in the log: its rate .* got no stream at"):
+    with pytest.raises(InvalidInputError, match=r"stream others is in the log: .* got: no stream at"):
         set_apart(config, tmp_path / "apart", 20.0)
     EmbeddedLog.create(tmp_path / "log" / "others", NUMBERS).close()
-    with pytest.raises(InvalidInputError, match="stream others has rows: its rate is taken from them; got n"):
+    with pytest.raises(
+        InvalidInputError, match="stream others has rows: its rate is taken from them; got: n"
+    ):
         set_apart(config, tmp_path / "apart", 20.0)
 
 
@@ -101,9 +103,9 @@ def test_a_plan_is_measured_touches_nothing_of_the_pipeline_and_says_which_query
     pipeline["queries"]["bad"] = {"class": "bulk", "sql": bad, "sink": "noop"}
     before = files(tmp_path)
 
-    def measured(status: Mapping[str, Any]) -> bool:
-        queries = [query for cls in status["classes"].values() for query in cls["queries"].values()]
-        return all(query["row_s"] is not None for query in queries if query["name"] != "bad")
+    def measured(status: Status) -> bool:
+        queries = [query for cls in status.classes.values() for query in cls.queries.values()]
+        return all(query.row_s is not None for query in queries if query.name != "bad")
 
     stop = StopWhen(measured)
     plan = plan_pipeline(load_pipeline(pipeline), LONGEST_S, stop, spark=spark)

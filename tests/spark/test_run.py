@@ -156,23 +156,23 @@ def test_a_record_that_cannot_be_written_ends_and_the_queries_go_on(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sql": "SELECT m FROM numbers"}, r"queries.q.sql gives a result; got \[UNRESOLVED_COLUMN"),
-        ({"sql": "SELEC n FROM numbers"}, r"queries.q.sql gives a result; got \[PARSE_SYNTAX_ERROR"),
+        ({"sql": "SELECT m FROM numbers"}, r"queries.q.sql gives a result; got: \[UNRESOLVED_COLUMN"),
+        ({"sql": "SELEC n FROM numbers"}, r"queries.q.sql gives a result; got: \[PARSE_SYNTAX_ERROR"),
         (
             {"sql": "SELECT n, count(*) FROM numbers GROUP BY n"},
-            r"queries.q can be started; got .*STREAMING_OUTPUT_MODE",
+            r"queries.q can be started; got: .*STREAMING_OUTPUT_MODE",
         ),
         (
             {"sql": "SELECT n AS _weight FROM numbers", "sink": {"kind": "log", "stream": "out"}},
-            "has no metadata columns; got '_weight'",
+            "has no metadata columns; got: '_weight'",
         ),
         (
             {"sql": "SELECT n FROM numbers", "sink": {"kind": "log", "stream": "out"}},
-            r"stream out has its columns; got missing \['m'\]; unknown \['n'\]",
+            r"stream out has its columns; got: missing \['m'\]; unknown \['n'\]",
         ),
         (
             {"sql": "SELECT n FROM numbers", "sink": {"kind": "parquet", "path": "{tmp}/old"}},
-            "got results of another run in .*old; hint: name another path, or set the query's checkpoint",
+            "got: results of another run in .*old; hint: name another path, or set the query's checkpoint",
         ),
     ],
     ids=["column", "syntax", "mode", "metadata", "columns", "old_results"],

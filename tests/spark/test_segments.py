@@ -159,12 +159,14 @@ def test_a_segment_that_breaks_a_rule_is_refused_before_anything_is_made(
         both = flow.read_stream("readings", cls="gold", metadata=ORIGIN).union(
             flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
         )
-        with pytest.raises(InvalidInputError, match="comes from governed streams of one class; got bulk and"):
+        with pytest.raises(
+            InvalidInputError, match="comes from governed streams of one class; got: bulk and"
+        ):
             flow.share("hot", both)
         assert not (tmp_path / "hot").exists()
         low = flow.read_stream("readings", cls="bulk", metadata=ORIGIN)
         flow.share("hot", low)
-        with pytest.raises(InvalidInputError, match=r"hot is owned by bulk \(priority 1\); got class gold"):
+        with pytest.raises(InvalidInputError, match=r"hot is owned by bulk \(priority 1\); got: class gold"):
             flow.read_stream("hot", cls="gold")
 
 
@@ -176,7 +178,7 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
         kept = to_memory(flow.read_stream("readings", cls="gold"), "kept_by_removal")
         gone = to_memory(flow.read_stream("readings", cls="bulk"), "gone_by_removal")
         drain(flow)
-        with pytest.raises(InvalidInputError, match="has no running queries; got readings"):
+        with pytest.raises(InvalidInputError, match="has no running queries; got: readings"):
             flow.remove_class("bulk")
         assert kept.isActive
         assert gone.isActive
@@ -194,7 +196,7 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
         drain(flow)
         assert ids(spark.table("kept_by_removal")) == list(range(2000))
         assert flow.status().to_json()["removed"]["bulk"]["admitted"] == 1000
-        with pytest.raises(InvalidInputError, match="class must be one of gold; got 'bulk'"):
+        with pytest.raises(InvalidInputError, match="class must be one of gold; got: 'bulk'"):
             flow.read_stream("readings", cls="bulk")
 
 

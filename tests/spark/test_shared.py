@@ -18,6 +18,7 @@ from penstock.pipeline.run.runner import run_pipeline
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.spark.driver.flow import Flow
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +44,8 @@ def address(tmp_path: Path) -> Iterator[str]:
         assert served.wait(PATIENCE_S) == 0
 
 
-def names(status: dict[str, Any]) -> set[str]:
-    return {q["name"] for cls in status["classes"].values() for q in cls["queries"].values() if q["readers"]}
+def names(status: Status) -> set[str]:
+    return {q.name for cls in status.classes.values() for q in cls.queries.values() if q.readers}
 
 
 def test_two_flows_share_a_control_plane_and_one_that_stops_leaves_the_other_governed(
@@ -158,7 +159,7 @@ def pipeline(tmp_path: Path, address: str, name: str, query: str) -> dict[str, A
 def test_two_pipelines_run_one_after_the_other_at_a_shared_control_plane(
     spark: SparkSession, tmp_path: Path, address: str
 ) -> None:
-    seen: dict[str, list[dict[str, Any]]] = {}
+    seen: dict[str, list[Status]] = {}
     reports = {}
     for name, query in (("first", "one"), ("second", "two"), ("third", "one")):
         seen[name] = []
@@ -166,7 +167,7 @@ def test_two_pipelines_run_one_after_the_other_at_a_shared_control_plane(
             load_pipeline(pipeline(tmp_path, address, name, query)),
             2.0,
             run=tmp_path / f"run-{name}",
-            on_status=lambda status, _, name=name: seen[name].append(dict(status)),
+            on_status=lambda status, _, name=name: seen[name].append(status),
             drain_s=30.0,
             spark=spark,
         )
@@ -179,4 +180,4 @@ def test_two_pipelines_run_one_after_the_other_at_a_shared_control_plane(
         assert gold["offered"] == gold["admitted"] == query["offered"] == produced > 0
         assert gold["others"] <= before
         assert all(names(status) <= set(report["queries"]) for status in seen[name])
-        assert all(list(status["classes"]) == ["gold"] for status in seen[name])
+        assert all(list(status.classes) == ["gold"] for status in seen[name])

@@ -39,7 +39,7 @@ def test_a_class_that_the_shared_control_plane_lacks_is_refused() -> None:
 )
 def test_a_dry_run_where_rows_are_shed_is_refused(mine: dict[str, Any]) -> None:
     with pytest.raises(
-        InvalidInputError, match="dry_run is a setting of the shared control plane; got class gold"
+        InvalidInputError, match="dry_run is a setting of the shared control plane; got: class gold"
     ):
         check(mine)
 

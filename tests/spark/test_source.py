@@ -138,15 +138,15 @@ def test_an_existing_query_changes_by_one_line(spark: SparkSession, tmp_path: Pa
 def test_what_is_not_known_is_refused_with_the_nearest_known(spark: SparkSession, tmp_path: Path) -> None:
     create(tmp_path / "readings")
     with penstock.attach(spark, {"log": tmp_path, "classes": {"gold": {"target": "2s"}}}) as flow:
-        with pytest.raises(UnknownNameError, match=r"class must be one of gold; got 'golf'; hint: .*'gold'"):
+        with pytest.raises(UnknownNameError, match=r"class must be one of gold; got: 'golf'; hint: .*'gold'"):
             flow.read_stream("readings", cls="golf")
-        with pytest.raises(UnknownNameError, match="got 'golf'"):
+        with pytest.raises(UnknownNameError, match="got: 'golf'"):
             flow.query("fraud", cls="golf")
-        with pytest.raises(UnknownNameError, match=r"a stream .* got 'reading'; hint: .*'readings'"):
+        with pytest.raises(UnknownNameError, match=r"a stream .* got: 'reading'; hint: .*'readings'"):
             flow.read_stream("reading", cls="gold")
-        with pytest.raises(UnknownNameError, match=r"metadata column .* got '_wait'; hint: .*'_weight'"):
+        with pytest.raises(UnknownNameError, match=r"metadata column .* got: '_wait'; hint: .*'_weight'"):
             flow.read_stream("readings", cls="gold", metadata=["_wait"])
-        with pytest.raises(UnknownNameError, match="got 'newest'"):
+        with pytest.raises(UnknownNameError, match="got: 'newest'"):
             flow.read_stream("readings", cls="gold", starting="newest")
         flow.query("fraud", cls="gold")
         with pytest.raises(InvalidInputError, match="a query's name is used once"):
@@ -154,7 +154,7 @@ def test_what_is_not_known_is_refused_with_the_nearest_known(spark: SparkSession
 
 
 def test_a_column_named_like_metadata_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="a column is not named as metadata; got '_weight'; hint"):
+    with pytest.raises(InvalidInputError, match="a column is not named as metadata; got: '_weight'; hint"):
         spark_schema(pa.schema([("id", pa.int64()), ("_weight", pa.float64())]), ["_weight"])
 
 

@@ -102,7 +102,7 @@ def test_a_query_that_ends_otherwise_is_not_started_again(ended: ScriptedQuery) 
 
 
 def test_a_query_that_never_asks_is_told_of() -> None:
-    with pytest.raises(PenstockError, match=r"query scripted asks for rows within 180 s; got Initializing"):
+    with pytest.raises(PenstockError, match=r"query scripted asks for rows within 180 s; got: Initializing"):
         start(ScriptedQuery(asks_after=10**9))
 
 

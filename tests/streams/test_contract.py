@@ -127,7 +127,7 @@ def test_rows_of_a_segment_have_arrivals_as_its_header_says(log: StreamLog) -> N
 
 def test_a_partition_that_is_not_there_is_refused(log: StreamLog) -> None:
     for ask in (log.end, log.start, lambda p: log.header_arrays(p, 0, 1), lambda p: log.position_at(p, 0)):
-        with pytest.raises(InvalidInputError, match="partitions 0 to 0; got 3"):
+        with pytest.raises(InvalidInputError, match="partitions 0 to 0; got: 3"):
             ask(3)
 
 
@@ -160,17 +160,17 @@ def test_a_stream_is_opened_by_its_kind_or_its_address(
         monkeypatch.setenv("PENSTOCK_LOG_TOKEN", "secret")
         assert open_stream(f"{server.address}/e") is log
         log.close()
-    with pytest.raises(InvalidInputError, match="the stream is embedded; got p is paced"):
+    with pytest.raises(InvalidInputError, match="the stream is embedded; got: p is paced"):
         EmbeddedLog(tmp_path / "p")
     with pytest.raises(InvalidInputError, match="no stream at 'nothing'"):
         open_stream(tmp_path / "nothing")
     (tmp_path / "e" / "stream.json").write_text('{"format": 1, "kind": "other"}')
     with pytest.raises(
-        InvalidInputError, match="kind of a stream must be one of embedded, paced; got 'other'"
+        InvalidInputError, match="kind of a stream must be one of embedded, paced; got: 'other'"
     ):
         open_stream(tmp_path / "e")
     (tmp_path / "e" / "stream.json").write_text('{"form')
-    with pytest.raises(InvalidInputError, match="format 1; got no JSON"):
+    with pytest.raises(InvalidInputError, match="format 1; got: no JSON"):
         open_stream(tmp_path / "e")
 
 

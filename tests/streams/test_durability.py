@@ -138,9 +138,11 @@ def test_a_timer_of_the_log_calls_once_and_not_when_it_is_cancelled() -> None:
 
 
 def test_an_fsync_policy_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="fsync must be one of always, interval, never; got 'allways'"):
+    with pytest.raises(
+        UnknownNameError, match="fsync must be one of always, interval, never; got: 'allways'"
+    ):
         EmbeddedLog.create(tmp_path / "s", SCHEMA, fsync="allways")
-    with pytest.raises(InvalidInputError, match="fsync_interval_s must be a positive number; got 0"):
+    with pytest.raises(InvalidInputError, match="fsync_interval_s must be a positive number; got: 0"):
         EmbeddedLog(tmp_path / "s", fsync="interval", fsync_interval_s=0)
 
 
@@ -338,7 +340,7 @@ def test_nulls_where_none_may_be_and_keys_without_text_are_refused(tmp_path: Pat
         log.append(pa.record_batch([pa.array([1, None])], schema=schema))
     assert log.end() == 0
     nested = pa.schema([("k", pa.struct([("a", pa.int32())]))])
-    with pytest.raises(InvalidInputError, match="the key's values have a text; got k is struct"):
+    with pytest.raises(InvalidInputError, match="the key's values have a text; got: k is struct"):
         EmbeddedLog.create(tmp_path / "t", nested, LogConfig(key="k"))
     with pytest.raises(InvalidInputError, match="a column's name is used once"):
         EmbeddedLog.create(tmp_path / "t", pa.schema([("a", pa.int32()), ("a", pa.int32())]))

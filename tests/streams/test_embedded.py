@@ -145,7 +145,7 @@ def test_partitions_are_independent(tmp_path: Path) -> None:
     log.append(rows(2, 3), partition=1)
     assert (log.end(0), log.end(1)) == (1, 2)
     assert values_in(log, 1) == [2.0, 3.0]
-    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got 2"):
+    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got: 2"):
         log.end(2)
 
 
@@ -167,7 +167,7 @@ def test_trimming_forgets_whole_files_and_says_so_to_a_late_reader(log: Embedded
     assert log.start() == first
     assert values_in(log, start=first)[0] == float(first)
     assert EmbeddedLog(log.directory).start() == first
-    with pytest.raises(InvalidInputError, match="still there; got readings, partition 0, position 0"):
+    with pytest.raises(InvalidInputError, match="still there; got: readings, partition 0, position 0"):
         log.read(old)
     assert log.trim(0, 5) == first
     assert log.append(rows(99)) == 41
@@ -198,11 +198,11 @@ def test_rows_with_other_columns_are_refused_and_nothing_is_appended(
 
 
 def test_a_stream_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="not named as metadata; got '_Weight'"):
+    with pytest.raises(InvalidInputError, match="not named as metadata; got: '_Weight'"):
         EmbeddedLog.create(tmp_path / "cased", pa.schema([("_Weight", pa.int64())]))
-    with pytest.raises(InvalidInputError, match="not named as metadata; got '_sic'"):
+    with pytest.raises(InvalidInputError, match="not named as metadata; got: '_sic'"):
         EmbeddedLog.create(tmp_path / "s", pa.schema([("_sic", pa.float64())]))
-    with pytest.raises(InvalidInputError, match="key is a column of the stream; got 'nope'"):
+    with pytest.raises(InvalidInputError, match="key is a column of the stream; got: 'nope'"):
         EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="nope"))
     with pytest.raises(InvalidInputError, match="at least one column"):
         EmbeddedLog.create(tmp_path / "s", pa.schema([]))
@@ -211,19 +211,19 @@ def test_a_stream_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no stream at 'nothing'"):
         EmbeddedLog(tmp_path / "nothing")
     EmbeddedLog.create(tmp_path / "s", SCHEMA)
-    with pytest.raises(InvalidInputError, match="created once; got 's' exists"):
+    with pytest.raises(InvalidInputError, match="created once; got: 's' exists"):
         EmbeddedLog.create(tmp_path / "s", SCHEMA)
     (tmp_path / "s" / "stream.json").write_text('{"format": 9}')
-    with pytest.raises(InvalidInputError, match="format 1; got 9"):
+    with pytest.raises(InvalidInputError, match="format 1; got: 9"):
         EmbeddedLog(tmp_path / "s")
 
 
 def test_a_key_or_a_stamp_that_cannot_be_is_refused(log: EmbeddedLog) -> None:
     with pytest.raises(InvalidInputError, match="1 to 40 bytes"):
         AppendKey("x" * 41, 0)
-    with pytest.raises(InvalidInputError, match="0 or more; got -1"):
+    with pytest.raises(InvalidInputError, match="0 or more; got: -1"):
         AppendKey("x", -1)
-    with pytest.raises(InvalidInputError, match="one arrival time a row; got 1 for 2 rows"):
+    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 for 2 rows"):
         log.append(rows(1, 2), arrival_us=np.array([1]))
 
 
@@ -269,7 +269,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, limit_
     )
     said, ends = ran.stdout.splitlines()
     assert said == (
-        "an append is written whole; got File too large on readings; "
+        "expected: an append is written whole; got: File too large on readings; "
         "hint: nothing was appended, free some space and try again"
     )
     assert ends == "1 1 3"
@@ -391,7 +391,7 @@ def test_a_column_with_a_dictionary_is_refused_because_it_could_not_be_read(
     tmp_path: Path, kind: pa.DataType
 ) -> None:
     schema = pa.schema([("value", pa.int64()), ("word", kind)])
-    with pytest.raises(InvalidInputError, match=r"without a dictionary; got word is .*; hint: cast it to"):
+    with pytest.raises(InvalidInputError, match=r"without a dictionary; got: word is .*; hint: cast it to"):
         EmbeddedLog.create(tmp_path / "s", schema)
     assert not (tmp_path / "s").exists()
 
@@ -402,7 +402,7 @@ def test_an_append_to_a_stream_that_was_created_with_a_dictionary_is_refused(
     schema = pa.schema([("word", WORDS)])
     monkeypatch.setattr("penstock.streams.embedded.log.check_schema", lambda *_: None)
     log = EmbeddedLog.create(tmp_path / "s", schema)
-    with pytest.raises(InvalidInputError, match="without a dictionary; got word is dictionary"):
+    with pytest.raises(InvalidInputError, match="without a dictionary; got: word is dictionary"):
         log.append(pa.record_batch([pa.array(["a"]).dictionary_encode()], schema=schema))
     assert log.end() == 0
 

@@ -70,7 +70,7 @@ def test_arrivals_of_a_producer_that_buffers_are_kept_but_never_later_than_now(l
     arrived = log.read(log.headers(0, 0, 3)[0]).column("_arrival").to_pylist()
     assert arrived[:2] == [1_000_000, 2_000_000]
     assert arrived[2] < 2**60
-    with pytest.raises(InvalidInputError, match="one arrival time a row; got 1 for 2 rows"):
+    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 for 2 rows"):
         log.append(rows(1, 2), arrival_us=np.array([1]))
 
 
@@ -264,7 +264,7 @@ def test_errors_of_the_server_are_raised_as_they_are(
     server: FlightServer, log: FlightLog, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        InvalidInputError, match=r"^the stream exists; got 'other'; hint: one of \['readings'\]$"
+        InvalidInputError, match=r"^expected: the stream exists; got: 'other'; hint: one of \['readings'\]$"
     ):
         FlightLog(server.address, "other")
     with pytest.raises(InvalidInputError, match=r"missing \['sensor'\]"):
@@ -285,7 +285,7 @@ def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
     log = FlightLog(server.address, "readings")
     log.append(rows(1))
     assert server.close()
-    with pytest.raises(PenstockError, match=r"the log server answers; got .*is penstock log serve running"):
+    with pytest.raises(PenstockError, match=r"the log server answers; got: .*is penstock log serve running"):
         log.end()
     with EmbeddedLog(tmp_path / "readings") as local:  # the lock is given back
         assert local.append(rows(2)) == 2
@@ -294,7 +294,7 @@ def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="a log is a directory of streams"):
         FlightServer(tmp_path / "nothing")
-    with pytest.raises(InvalidInputError, match=r"has a token; got host 0\.0\.0\.0 without one"):
+    with pytest.raises(InvalidInputError, match=r"has a token; got: host 0\.0\.0\.0 without one"):
         FlightServer(tmp_path, host="0.0.0.0")
     with pytest.raises(InvalidInputError, match="fsync must be one of"):
         FlightServer(tmp_path, fsync="sometimes")  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_a_stream_begins_once_for_all_processes_unless_told(tmp_path: Path) -> N
     other = PacedLog(log.directory, clock)
     log.begin(at_s=40.0)
     assert (other.began_s, other.end()) == (40.0, 10)
-    with pytest.raises(InvalidInputError, match=r"begins once; got s began at 40\.0"):
+    with pytest.raises(InvalidInputError, match=r"begins once; got: s began at 40\.0"):
         other.begin()
     other.begin(restart=True)
     assert (log.began_s, log.end()) == (50.0, 0)
@@ -98,26 +98,26 @@ def test_partitions_have_schedules_of_their_own(tmp_path: Path) -> None:
 
 def test_what_a_paced_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     schedule = schedule_constant(100, 1, 10, 1.0)
-    with pytest.raises(InvalidInputError, match="pool fills the largest segment; got 5 rows for 10"):
+    with pytest.raises(InvalidInputError, match="pool fills the largest segment; got: 5 rows for 10"):
         create_paced(tmp_path / "s", pool(5), schedule)
     with pytest.raises(
-        InvalidInputError, match="event time is a timestamp column of the stream; got 'value'"
+        InvalidInputError, match="event time is a timestamp column of the stream; got: 'value'"
     ):
         create_paced(tmp_path / "s", pool(10), schedule, event_time="value")
     with pytest.raises(InvalidInputError, match="an empty schedule"):
         create_paced(tmp_path / "s", pool(10), [])
-    with pytest.raises(InvalidInputError, match="key is a column of the stream; got 'nope'"):
+    with pytest.raises(InvalidInputError, match="key is a column of the stream; got: 'nope'"):
         create_paced(tmp_path / "s", pool(10), schedule, key="nope")
     assert not (tmp_path / "s").exists()
     log = create_paced(tmp_path / "s", pool(10), schedule)
-    with pytest.raises(InvalidInputError, match="written beforehand; got an append to s"):
+    with pytest.raises(InvalidInputError, match="written beforehand; got: an append to s"):
         log.append(pool(1)[0])
     with pytest.raises(InvalidInputError, match="created once"):
         create_paced(tmp_path / "s", pool(10), schedule)
     log.begin(0.0)
     segment = log.headers(0, 0, 1)[0]
     (log.directory / "started").unlink()
-    with pytest.raises(InvalidInputError, match="is there; got s, partition 0, position 0"):
+    with pytest.raises(InvalidInputError, match="is there; got: s, partition 0, position 0"):
         log.read(segment)
     log.close()
 
@@ -172,7 +172,7 @@ def test_schedules_that_cannot_be_are_refused() -> None:
     one = np.array([1])
     with pytest.raises(InvalidInputError, match="rows and two arrival times"):
         Schedule(one, one, np.array([1, 2]))
-    with pytest.raises(InvalidInputError, match="at least 1 row; got 0"):
+    with pytest.raises(InvalidInputError, match="at least 1 row; got: 0"):
         Schedule(np.array([0]), one, one)
     with pytest.raises(InvalidInputError, match="arrival never goes back"):
         Schedule(np.array([1, 1]), np.array([0, 5]), np.array([6, 7]))

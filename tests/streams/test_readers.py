@@ -74,7 +74,7 @@ def test_names_and_partitions_that_cannot_be_are_refused(log: EmbeddedLog) -> No
     registry = ReaderRegistry(log)
     with pytest.raises(InvalidInputError, match="a reader's name"):
         registry.advance("../elsewhere", {0: 0})
-    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got 2"):
+    with pytest.raises(InvalidInputError, match="partitions 0 to 1; got: 2"):
         registry.advance("ok", {2: 0})
     for name in ("../stream", "../readings", "", "."):
         with pytest.raises(InvalidInputError, match="a reader's name"):

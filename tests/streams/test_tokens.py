@@ -17,7 +17,7 @@ from penstock.streams.flight.tokens import find_token
 from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64())])
-REFUSED = r"knows the server's token; got grpc://.*; hint: give the one in .*\.flight-\d+, if it is yours"
+REFUSED = r"knows the server's token; got: grpc://.*; hint: give the one in .*\.flight-\d+, if it is yours"
 
 
 def rows(*values: int) -> pa.RecordBatch:

@@ -27,17 +27,17 @@ def test_a_duration_reads_as_people_write_it(written: object, seconds: float) ->
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("soon", "the target must be a number with a unit; got 'soon'; hint: write 2, 2s, 500ms or 1min"),
-        ("", "the target must be a number with a unit; got ''"),
-        ("nan", "the target must be a number with a unit; got 'nan'"),
-        ("2 fortnights", "the target must have a unit of us, ms, s, min or h; got '2 fortnights'"),
-        ("-2s", "the target must be a positive number of seconds; got '-2s'"),
-        (0, "the target must be a positive number of seconds; got 0"),
-        (float("nan"), "the target must be a positive number of seconds; got nan"),
-        (10**400, "the target must be a positive number of seconds; got 1000"),
-        (True, "the target must be a number with a unit; got True"),
-        (None, "the target must be a number with a unit; got None"),
-        ([2], r"the target must be a number with a unit; got \[2\]"),
+        ("soon", "the target must be a number with a unit; got: 'soon'; hint: write 2, 2s, 500ms or 1min"),
+        ("", "the target must be a number with a unit; got: ''"),
+        ("nan", "the target must be a number with a unit; got: 'nan'"),
+        ("2 fortnights", "the target must have a unit of us, ms, s, min or h; got: '2 fortnights'"),
+        ("-2s", "the target must be a positive number of seconds; got: '-2s'"),
+        (0, "the target must be a positive number of seconds; got: 0"),
+        (float("nan"), "the target must be a positive number of seconds; got: nan"),
+        (10**400, "the target must be a positive number of seconds; got: 1000"),
+        (True, "the target must be a number with a unit; got: True"),
+        (None, "the target must be a number with a unit; got: None"),
+        ([2], r"the target must be a number with a unit; got: \[2\]"),
     ],
 )
 def test_what_is_not_a_duration_is_rejected_with_rule_value_and_hint(written: object, message: str) -> None:

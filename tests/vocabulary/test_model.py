@@ -27,7 +27,7 @@ from penstock.vocabulary.model import NO_ROWS, DelayStats, QueryClass, WaitingRo
 def message_of(error: pytest.ExceptionInfo[InvalidInputError]) -> tuple[str, object, str]:
     """Checks that the text holds all three parts, and gives them."""
     e = error.value
-    assert str(e) == f"{e.rule}; got {e.got}; hint: {e.hint}"
+    assert str(e) == f"expected: {e.rule}; got: {e.got}; hint: {e.hint}"
     return e.rule, e.got, e.hint
 
 
@@ -85,7 +85,7 @@ def test_a_class_that_breaks_a_rule_is_rejected_with_rule_value_and_hint(
 
 @pytest.mark.parametrize("field", ["priority", "delay_target_s", "period_s"])
 def test_a_class_rejects_nan_wherever_it_wants_a_number(field: str) -> None:
-    with pytest.raises(InvalidInputError, match="must be a positive number; got nan"):
+    with pytest.raises(InvalidInputError, match="must be a positive number; got: nan"):
         QueryClass(**{"name": "gold", field: math.nan})
 
 
@@ -106,7 +106,7 @@ def test_names_that_differ_pass_and_a_name_that_occurs_twice_is_named() -> None:
 def test_a_number_must_be_positive_and_finite() -> None:
     require_positive("cost", 1e-12, "unused")
     for bad in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InvalidInputError, match=r"^cost must be a positive number; got .*; hint: h$"):
+        with pytest.raises(InvalidInputError, match=r"cost must be a positive number; got: .*; hint: h$"):
             require_positive("cost", bad, "h")
 
 
@@ -114,7 +114,7 @@ def test_a_fraction_lies_between_zero_and_one_inclusive() -> None:
     for good in (0.0, 0.5, 1.0):
         require_fraction("keep", good, "unused")
     for bad in (-0.01, 1.01, math.nan):
-        with pytest.raises(InvalidInputError, match=r"^keep must lie between 0 and 1; got .*; hint: h$"):
+        with pytest.raises(InvalidInputError, match=r"keep must lie between 0 and 1; got: .*; hint: h$"):
             require_fraction("keep", bad, "h")
 
 

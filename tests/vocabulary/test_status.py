@@ -91,3 +91,5 @@ def test_a_status_is_still_read_like_a_dict_and_says_that_this_is_old() -> None:
     made = Status(1.0, 2.0, 1, True, {"gold": a_class(Delays())})
     with pytest.warns(DeprecationWarning, match=r'status\["classes"\] is old: use status.classes'):
         assert made["classes"]["gold"]["target_s"] == 2.0
+    with pytest.warns(DeprecationWarning, match="is old"):
+        assert dict(made) == made.to_json()

@@ -15,6 +15,7 @@ from penstock.lanes.lane import decided, shed_of, shed_rows
 from penstock.lanes.progress import LaneStore
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.status import QueryStatus
 
 if TYPE_CHECKING:
     from .world import Running, World
@@ -189,27 +190,27 @@ def _check_reader(running: Running, ledger: Ledger) -> None:
     require(offset.books.expired == 0, f"{ledger.reader}: {offset.books.expired} rows expired unread")
 
 
-def _check_status(world: World, running: Running, found: dict) -> None:
+def _check_status(world: World, running: Running, found: QueryStatus) -> None:
     name = running.case.name
     books = ("offered", "admitted", "shed", "waiting")
-    for key, each in [(name, found), *found["readers"].items()]:
+    for key, each in [(name, found), *found.readers.items()]:
         require(
-            each["offered"] == each["admitted"] + each["shed"] + each["waiting"],
-            f"{key}: offered = admitted + shed + waiting; got {[each[k] for k in books]}",
+            each.offered == each.admitted + each.shed + each.waiting,
+            f"{key}: offered = admitted + shed + waiting; got: {[getattr(each, k) for k in books]}",
         )
     for rows in books:
-        total = sum(each[rows] for each in found["readers"].values())
-        require(found[rows] == total, f"{name}: {rows} {found[rows]}, its readers {total}")
+        total = sum(getattr(each, rows) for each in found.readers.values())
+        require(getattr(found, rows) == total, f"{name}: {rows} {getattr(found, rows)}, its readers {total}")
     for ledger in running.ledgers.values():
         reader = world.cluster.governor.readers.get(ledger.reader)
         if reader is None:
             continue
-        each, log = found["readers"][ledger.reader], ledger.truth.log
+        each, log = found.readers[ledger.reader], ledger.truth.log
         there = sum(log.end(p) - ledger.first.end[p] for p in range(log.partitions))
-        require(each["offered"] == there, f"{ledger.reader}: offered {each['offered']}, the log has {there}")
+        require(each.offered == there, f"{ledger.reader}: offered {each.offered}, the log has {there}")
         known = ledger.offsets.get(reader.counted.grant, ledger.first)
         if reader.counted.grant in (0, known.grant):
-            shown = Books(*(each[k] for k in ("admitted", "sampled", "late", "expired", "poison")))
+            shown = Books(*(getattr(each, k) for k in ("admitted", "sampled", "late", "expired", "poison")))
             require(
                 shown == known.books, f"{ledger.reader}: the status has {shown}, its offset {known.books}"
             )

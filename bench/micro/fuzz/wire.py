@@ -116,7 +116,7 @@ class WireClient:
     def request(self, message: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         if self._wire.cluster.silent or self._broken:
             self._broken = False
-            raise ControlSilentError("the control plane answers; got silence; hint: wait")
+            raise ControlSilentError("the control plane answers", "silence", "wait")
         if self._connection is None:
             self._connection, self._server = object(), self._wire.server
         assert self._server is not None

@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.calibration.measured import Batch, batches
 from penstock.spark.source.ungoverned import Metadata, read_ungoverned
 from penstock.streams.opening import open_stream
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, UnmetError
 
 Start = Callable[[DataFrame, str], StreamingQuery]
 """Starts a query on a stream, given its checkpoint."""
@@ -65,7 +65,7 @@ def warm_up(
 
 
 def _failed(error: Exception) -> PenstockError:
-    return PenstockError(f"the probed query runs; got {error}; hint: try it in a plain Spark session")
+    return UnmetError("the probed query runs", error, "try it in a plain Spark session")
 
 
 def stop_quietly(query: StreamingQuery) -> None:

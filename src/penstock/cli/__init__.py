@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"{error.format_message().rstrip('.')}; hint: penstock --help")
     except OSError as error:
         return _complain(
-            f"{error.strerror or error}; got {error.filename}; hint: check the path and its rights"
+            f"{error.strerror or error}; got: {error.filename}; hint: check the path and its rights"
         )
     return code if isinstance(code, int) else 0
 

@@ -18,6 +18,9 @@ from penstock.streams.opening import load_stream
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
+LOOK_EVERY_S = 0.5
+"""A signal that comes just before a wait without end begins would not be noticed until the next one."""
+
 log_app = typer.Typer(
     help="Look into a stream log: streams, readers; forget a reader, trim; serve it.", no_args_is_help=True
 )
@@ -138,7 +141,8 @@ def serve_command(
     try:
         server = FlightServer(root, host, port, token, fsync, not no_token)  # type: ignore[arg-type]
         print(f"serving {root} at {server.address}{_who_may_call(server.token_file, no_token)}", flush=True)
-        stop.wait()
+        while not stop.wait(LOOK_EVERY_S):
+            pass
         ended = server.close()
         print("stopped", flush=True)
         if not ended:  # the streams are closed; only a caller that keeps its call open is left

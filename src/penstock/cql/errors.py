@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CqlError(PenstockError):
         self, rule: str, got: str, hint: str, text: str = "", place: Place | None = None, file: str = ""
     ) -> None:
         self.rule, self.got, self.hint, self.text, self.place = rule, got, hint, text, place
-        self.sentence, self.shown, self.where = f"{rule}; got {got}; hint: {hint}", "", ""
+        self.sentence, self.shown, self.where = expected(rule, got, hint), "", ""
         if place is not None:
             line, column = place.line_and_column(text)
             self.where = f"{file}:{line}:{column}:" if file else f"line {line}, column {column}:"

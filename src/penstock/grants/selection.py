@@ -100,7 +100,7 @@ def _count_by_key(
 ) -> Counts:
     """By the headers' counts per key bucket; only a segment that the grant cuts has to be read."""
     assert headers.key_counts is not None
-    counts = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1).astype(np.int64)
+    counts: Counts = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1).astype(np.int64)
     whole = (firsts == headers.first_position) & (ends == headers.first_position + headers.rows)
     cut = np.flatnonzero(~whole)
     counts[cut] = [
@@ -125,7 +125,8 @@ def _count_by_reading(log: ReadableLog, plan: ShedPlan, p: int, firsts: Counts, 
     if mask is None:
         return ends - firsts
     upto = np.cumsum(mask)[np.cumsum(ends - firsts) - 1]
-    return np.diff(upto, prepend=0)
+    kept: Counts = np.diff(upto, prepend=0)
+    return kept
 
 
 def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:

@@ -9,14 +9,14 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 VERSION = 1
 """Of the messages; raised with whatever an older control plane must not ignore."""
 PREFIX = "unix://"
 
 
-class ControlSilentError(PenstockError):
+class ControlSilentError(UnmetError):
     """The control plane did not answer: it is not there, or it does not keep up."""
 
 
@@ -52,13 +52,14 @@ class ControlClient:
         except OSError as error:
             connection.close()
             raise ControlSilentError(
-                f"the control plane at {self.address} answers; got {error}; hint: is it running?"
+                f"the control plane at {self.address} answers", error, "is it running?"
             ) from error
         if (user := peer_user(connection)) not in (None, 0, os.getuid()):
             connection.close()
             raise ControlSilentError(
-                f"the control plane at {self.address} is of this user; got one of user {user}; "
-                "hint: use a path in a directory of your own"
+                f"the control plane at {self.address} is of this user",
+                f"one of user {user}",
+                "use a path in a directory of your own",
             )
         self._socket, self._buffer = connection, b""
 
@@ -78,14 +79,14 @@ class ControlClient:
         except OSError as error:
             self.close()
             raise ControlSilentError(
-                f"the control plane at {self.address} answers; got {error!r}; hint: is it running?"
+                f"the control plane at {self.address} answers", repr(error), "is it running?"
             ) from error
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError as error:
             self.close()
             raise ControlSilentError(
-                f"the control plane at {self.address} answers in JSON; got {line[:60]!r}; hint: restart it"
+                f"the control plane at {self.address} answers in JSON", repr(line[:60]), "restart it"
             ) from error
         if "error" in answer:
             refused = answer["error"]

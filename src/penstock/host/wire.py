@@ -42,7 +42,7 @@ def _offset(encoded: Any) -> Offset:
     try:
         return Offset.from_json(encoded)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"an offset has all its fields; got {error!r}") from error
+        raise ValueError(f"an offset has all its fields; got: {error!r}") from error
 
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ def read_about(directory: Path, kind: str | None = None) -> dict[str, Any]:
             "a stream has been created", f"no stream at '{directory.name}'", "create it first"
         )
     try:
-        about = json.loads(path.read_text())
+        about: dict[str, Any] = json.loads(path.read_text())
     except ValueError:
         about = {"format": "no JSON"}
     got = about.get("format") if isinstance(about, dict) else "no object"

@@ -61,4 +61,5 @@ def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
         return crc32_of(texts).astype(np.int64) % buckets
     encoded = pc.dictionary_encode(texts)
     hashes = crc32_of(encoded.dictionary).astype(np.int64)
-    return (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
+    found: np.ndarray = (hashes % buckets)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return found

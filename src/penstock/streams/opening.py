@@ -19,7 +19,7 @@ from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 TOKEN_VARIABLE = "PENSTOCK_LOG_TOKEN"
 """Not an option of a source: Spark shows options in plans and on its pages."""
 _CACHED = 64
-_cache: dict[tuple, StreamLog] = {}
+_cache: dict[tuple[object, ...], StreamLog] = {}
 
 
 def load_stream(
@@ -88,7 +88,7 @@ def open_stream(
     )
 
 
-def _cached(key: tuple, load: Callable[[], StreamLog]) -> StreamLog:
+def _cached(key: tuple[object, ...], load: Callable[[], StreamLog]) -> StreamLog:
     found = _cache.get(key)
     if found is None:
         found = load()

@@ -1,4 +1,4 @@
-"""Errors that state the rule, what was got, and a hint. Every one is a `PenstockError`."""
+"""Errors that say what was expected, what was got, and a hint. Every one is a `PenstockError`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from collections.abc import Iterable
 
 class PenstockError(Exception):
     """Base class of everything Penstock raises on purpose."""
+
+
+def expected(rule: str, got: object, hint: str) -> str:
+    """The text of an error, in one line."""
+    return f"expected: {rule}; got: {got}; hint: {hint}"
+
+
+class UnmetError(PenstockError):
+    """Something did not go as it should, and not because of a value that somebody gave.
+
+    Args:
+        rule: What was expected, as a sentence without its full stop.
+        got: What happened instead.
+        hint: What to do about it.
+    """
+
+    def __init__(self, rule: str, got: object, hint: str) -> None:
+        self.rule, self.got, self.hint = rule, got, hint
+        super().__init__(expected(rule, got, hint))
 
 
 class InvalidInputError(PenstockError):
@@ -21,7 +40,7 @@ class InvalidInputError(PenstockError):
 
     def __init__(self, rule: str, got: object, hint: str) -> None:
         self.rule, self.got, self.hint = rule, got, hint
-        super().__init__(f"{rule}; got {got}; hint: {hint}")
+        super().__init__(expected(rule, got, hint))
 
 
 class RefusedError(InvalidInputError):

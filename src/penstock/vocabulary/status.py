@@ -165,7 +165,7 @@ class ClassStatus:
 
     def to_json(self, since: ClassStatus | None = None, bins: bool = True) -> dict[str, Any]:
         """As JSON values, with figures of the stretch since an earlier status of the class."""
-        encoded = _plain(self, bins)
+        encoded: dict[str, Any] = _plain(self, bins)
         if not self.others:
             del encoded["others"]
         before = since or replace(self, delay=Delays(), result_delay=Delays())
@@ -229,6 +229,10 @@ class Status:
             classes={name: ClassStatus.from_json(each) for name, each in encoded["classes"].items()},
             removed={n: ClassStatus.from_json(each) for n, each in encoded.get("removed", {}).items()},
         )
+
+    def keys(self) -> list[str]:
+        """Goes with the next release, too: for `dict(status)`."""
+        return list(self.to_json())
 
     def __getitem__(self, key: str) -> Any:
         """`status["classes"]`, as it was before it had types. Goes with the next release."""

@@ -53,7 +53,7 @@ def parse_scalar(text: str) -> exp.Expr:
 
     made = _parsed(text, whole)
     if len(made) != 1:
-        raise CqlError("an expression is expected", f"{len(made)} of them", "a column or a number", text)
+        raise CqlError("an expression", f"{len(made)} of them", "a column or a number", text)
     return made[0]
 
 
@@ -78,7 +78,7 @@ def _of_sqlglot(error: ParseError, text: str) -> CqlError:
     highlight = found.get("highlight") or ""
     rule = str(found.get("description") or error).rstrip(".")
     return CqlError(
-        f"an expression is expected ({rule})",
+        f"an expression ({rule})",
         repr(highlight) if highlight else "the end of the statement",
         "a column, a number, a call such as avg(value), or a comparison",
         text,

@@ -63,7 +63,7 @@ class CqlParser(SqlParser):
 
     def _cql_expect(self, word: str, where: str) -> None:
         if not self._cql_take(word):
-            self._cql_refuse(f"{word} is expected {where}", f"for example {EXAMPLES.get(word, word)}")
+            self._cql_refuse(f"{word} {where}", f"for example {EXAMPLES.get(word, word)}")
 
     def _cql_refuse(self, rule: str, hint: str, token: Token | None = None) -> NoReturn:
         token = token or (self._curr or None)
@@ -84,7 +84,7 @@ class CqlParser(SqlParser):
         made = parse()
         self._cql_depth -= 1
         if not self._match(TokenType.R_PAREN):
-            self._cql_refuse("a ) is expected after the query", "one for each (")
+            self._cql_refuse("a ) after the query", "one for each (")
         return made
 
     def _cql_at(self, node: exp.Expr, token: Token) -> Any:
@@ -94,7 +94,7 @@ class CqlParser(SqlParser):
     def _cql_name(self, of: str, hint: str) -> exp.Identifier:
         token = self._curr
         if not token or token.token_type == TokenType.STRING or not is_name(token):
-            self._cql_refuse(f"a name is expected {of}", hint)
+            self._cql_refuse(f"a name {of}", hint)
         self._advance()
         quoted = token.token_type == TokenType.IDENTIFIER
         return self._cql_at(exp.Identifier(this=token.text, quoted=quoted), token)
@@ -115,14 +115,14 @@ class CqlParser(SqlParser):
             )
         query = self._cql_query()
         if self._curr:
-            self._cql_refuse("a clause of the query or a ; is expected", after(self._cql_word()))
+            self._cql_refuse("a clause of the query or a ;", after(self._cql_word()))
         return query
 
     def _cql_register(self) -> exp.Expr:
         kind = self._cql_word()
         if kind not in ("STREAM", "RELATION", "VIEW", "QUERY"):
             self._cql_refuse(
-                "STREAM, RELATION, VIEW or QUERY is expected after REGISTER",
+                "STREAM, RELATION, VIEW or QUERY after REGISTER",
                 "REGISTER STREAM readings (device int, value float)",
             )
         self._advance()
@@ -130,20 +130,20 @@ class CqlParser(SqlParser):
         if self._cql_take("AS"):
             query = self._cql_query()
             if self._curr:
-                self._cql_refuse("a clause of the query or a ; is expected", after(self._cql_word()))
+                self._cql_refuse("a clause of the query or a ;", after(self._cql_word()))
             return Register(this=name, kind=kind, query=query)
         if kind not in ("STREAM", "RELATION"):
             self._cql_expect("AS", f"after the name of a {kind.lower()}")
         if not self._match(TokenType.L_PAREN):
             self._cql_refuse(
-                f"( with columns, or AS with a query, is expected after the name of a {kind.lower()}",
+                f"( with columns, or AS with a query, after the name of a {kind.lower()}",
                 f"REGISTER {kind} readings (device int, value float)",
             )
         columns = [self._cql_registered_column()]
         while self._match(TokenType.COMMA):
             columns.append(self._cql_registered_column())
         if not self._match(TokenType.R_PAREN):
-            self._cql_refuse("a , or a ) is expected after a column", "(device int, value float)")
+            self._cql_refuse("a , or a ) after a column", "(device int, value float)")
         where = self._cql_where_from(kind == "RELATION")
         return Register(this=name, kind=kind, expressions=columns, **where)
 
@@ -152,7 +152,7 @@ class CqlParser(SqlParser):
         found: dict[str, Any] = {}
         if self._cql_take("FROM"):
             if not self._curr or self._curr.token_type != TokenType.STRING:
-                self._cql_refuse("a text in quotes is expected after FROM", "FROM 'S1'")
+                self._cql_refuse("a text in quotes after FROM", "FROM 'S1'")
             found["data"] = self._curr.text
             self._advance()
         if self._cql_take("TIMESTAMP"):
@@ -169,7 +169,7 @@ class CqlParser(SqlParser):
         if self._curr:
             clauses = "FROM 'data', TIMESTAMP BY column"
             clauses += ", SIGN BY column, KEY BY columns" if relation else ""
-            self._cql_refuse(f"{clauses} or a ; is expected", "one statement a ;, clauses in this order")
+            self._cql_refuse(f"{clauses} or a ;", "one statement a ;, clauses in this order")
         return found
 
     def _cql_registered_column(self) -> exp.Expr:
@@ -183,7 +183,7 @@ class CqlParser(SqlParser):
             while self._match(TokenType.COMMA):
                 numbers.append(self._cql_whole("in the type of a column", 0))
             if not self._match(TokenType.R_PAREN):
-                self._cql_refuse("a ) is expected after the size of a type", "char(4)")
+                self._cql_refuse("a ) after the size of a type", "char(4)")
             type_text += f"({','.join(str(number) for number in numbers)})"
         assert token
         assert type_token
@@ -209,16 +209,14 @@ class CqlParser(SqlParser):
         if self._cql_word() in TO_STREAM:
             return self._cql_to_stream()
         if self._cql_word() != "SELECT":
-            self._cql_refuse(
-                "a query is expected", "it begins with SELECT, ISTREAM(, DSTREAM(, RSTREAM( or a ("
-            )
+            self._cql_refuse("a query", "it begins with SELECT, ISTREAM(, DSTREAM(, RSTREAM( or a (")
         self._advance()
         distinct = self._cql_take("DISTINCT")
         items = [self._cql_item()]
         while self._match(TokenType.COMMA):
             items.append(self._cql_item())
         if self._cql_word() != "FROM":
-            self._cql_refuse("a , or FROM is expected after what is selected", "SELECT a, b FROM readings")
+            self._cql_refuse("a , or FROM after what is selected", "SELECT a, b FROM readings")
         self._advance()
         select = exp.Select(expressions=items, distinct=exp.Distinct() if distinct else None)
         select.set("from_", exp.From(this=self._cql_source()))
@@ -240,7 +238,7 @@ class CqlParser(SqlParser):
         token, kind = self._curr, self._cql_word()
         self._advance()
         if not self._match(TokenType.L_PAREN):
-            self._cql_refuse(f"a ( with a query is expected after {kind}", f"{kind}(SELECT ...)")
+            self._cql_refuse(f"a ( with a query after {kind}", f"{kind}(SELECT ...)")
         return self._cql_at(ToStream(this=self._cql_nested(self._cql_query), kind=kind), token)
 
     def _cql_join(self) -> exp.Expr | None:
@@ -254,7 +252,7 @@ class CqlParser(SqlParser):
             )
         if self._cql_take("INNER"):
             if self._cql_word() != "JOIN":
-                self._cql_refuse("JOIN is expected after INNER", "a INNER JOIN b ON a.k = b.k")
+                self._cql_refuse("JOIN after INNER", "a INNER JOIN b ON a.k = b.k")
         elif self._cql_word() != "JOIN":
             return None
         self._advance()
@@ -282,7 +280,7 @@ class CqlParser(SqlParser):
         token = self._prev
         window = self._cql_inside_window()
         if not self._match(TokenType.R_BRACKET):
-            self._cql_refuse("a ] is expected after the window", "[RANGE 10 SECONDS SLIDE 5 SECONDS]")
+            self._cql_refuse("a ] after the window", "[RANGE 10 SECONDS SLIDE 5 SECONDS]")
         return self._cql_at(window, token)
 
     def _cql_inside_window(self) -> StreamWindow:
@@ -323,7 +321,7 @@ class CqlParser(SqlParser):
         negative = self._match(TokenType.DASH)
         token = self._curr
         if not token or token.token_type != TokenType.NUMBER:
-            self._cql_refuse(f"a number is expected {where}", "for example 10")
+            self._cql_refuse(f"a number {where}", "for example 10")
         self._advance()
         value = Decimal(token.text)
         return (-value if negative else value), token
@@ -331,14 +329,14 @@ class CqlParser(SqlParser):
     def _cql_whole(self, where: str, least: int) -> int:
         value, token = self._cql_number(where)
         if value != value.to_integral_value() or not least <= value <= 10**9:
-            self._cql_refuse(f"a whole number of {least} or more is expected {where}", "for example 5", token)
+            self._cql_refuse(f"a whole number of {least} or more {where}", "for example 5", token)
         return int(value)
 
     def _cql_seconds(self, where: str, zero: bool = False) -> Decimal:
         value, token = self._cql_number(where)
         unit = UNITS_S.get(self._cql_word())
         if unit is None:
-            self._cql_refuse("a unit of time is expected after the number", "seconds, minutes, hours, ms")
+            self._cql_refuse("a unit of time after the number", "seconds, minutes, hours, ms")
         self._advance()
         seconds = value * unit
         if not (seconds > 0 or (zero and seconds == 0)) or seconds > LARGEST_S:
@@ -364,12 +362,8 @@ class CqlParser(SqlParser):
     def _cql_scalar(self, where: str, what: str = "an expression") -> exp.Expr:
         token = self._curr
         if not token or self._cql_word() in CLAUSES:
-            self._cql_refuse(
-                f"{what} is expected {where}", "a column, a number, or a call such as avg(value)"
-            )
+            self._cql_refuse(f"{what} {where}", "a column, a number, or a call such as avg(value)")
         made = self._parse_assignment()
         if made is None:
-            self._cql_refuse(
-                f"{what} is expected {where}", "a column, a number, or a call such as avg(value)", token
-            )
+            self._cql_refuse(f"{what} {where}", "a column, a number, or a call such as avg(value)", token)
         return self._cql_at(made, token)

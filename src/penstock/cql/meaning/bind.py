@@ -95,7 +95,7 @@ class Binder(Naming):
             return self._union(node)
         if isinstance(node, exp.Select):
             return self._select(node)
-        raise self.error(node, "a query is expected", self.words(node), "SELECT ... FROM ...")
+        raise self.error(node, "a query", self.words(node), "SELECT ... FROM ...")
 
     def _to_stream(self, node: exp.Expr, kind: str, bound: Bound) -> Bound:
         if bound.plan.is_stream:

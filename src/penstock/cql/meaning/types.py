@@ -119,9 +119,7 @@ class Typing:
         """Of an operand that must be one."""
         found = self.of(node)
         if not is_numeric(found) and found != "NULL":
-            raise self._refuse(
-                node, "a number is expected", f"{self._words(node)} of type {found}", "compare texts"
-            )
+            raise self._refuse(node, "a number", f"{self._words(node)} of type {found}", "compare texts")
         return found
 
     def _negated(self, node: exp.Expr) -> str:
@@ -159,7 +157,7 @@ class Typing:
         if found not in ("BOOLEAN", "NULL"):
             raise self._refuse(
                 node,
-                "a condition is expected",
+                "a condition",
                 f"{self._words(node)} of type {found}",
                 "for example value > 30",
             )
@@ -201,9 +199,7 @@ class Typing:
     def _text(self, node: exp.Expr) -> str:
         found = self.of(node)
         if found not in ("STRING", "NULL"):
-            raise self._refuse(
-                node, "a text is expected", f"{self._words(node)} of type {found}", "'in quotes'"
-            )
+            raise self._refuse(node, "a text", f"{self._words(node)} of type {found}", "'in quotes'")
         return "STRING"
 
     def _changed_text(self, node: exp.Expr) -> str:

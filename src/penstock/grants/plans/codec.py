@@ -26,7 +26,8 @@ def plan_from_json(found: Mapping[str, Any]) -> ShedPlan:
     if unit not in KINDS:
         raise _unknown(f"a plan's unit is {', '.join(['row', 'segment', *KINDS])}", repr(unit))
     kind = KINDS[unit]
-    return kind(**_known(kind, {name: value for name, value in found.items() if name != "unit"}))
+    plan: ShedPlan = kind(**_known(kind, {name: value for name, value in found.items() if name != "unit"}))
+    return plan
 
 
 def _known(kind: type[Any], found: Mapping[str, Any], *further: str) -> dict[str, Any]:

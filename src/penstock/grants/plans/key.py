@@ -62,7 +62,8 @@ class KeyPlan:
         if not rows:
             return np.zeros(0, np.bool_)
         keys = joined(rows, (stream.key_column or "",)).column(0)
-        return self.kept_buckets(stream.key_buckets)[key_buckets(keys, stream.key_buckets)]
+        kept: Bools = self.kept_buckets(stream.key_buckets)[key_buckets(keys, stream.key_buckets)]
+        return kept
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return self.key_keep / key_buckets

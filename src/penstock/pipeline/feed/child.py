@@ -11,9 +11,10 @@ from typing import Any
 
 from penstock.pipeline.feed.process import produced_streams
 from penstock.pipeline.spec.pipeline import PipelineConfig
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, expected
 
 START_TIMEOUT_S = 60.0
+RUNS = "the producers run until they are stopped"
 STOP_TIMEOUT_S = 20.0
 
 
@@ -48,9 +49,10 @@ class ProducerProcess:
         self._thread.start()
         self._tell(json.loads(config.to_json()))
         if not self._ready.wait(START_TIMEOUT_S):
-            self.error = (
-                f"the producers are ready within {START_TIMEOUT_S:g} s; got nothing; "
-                "hint: is a trace or a folder of files very large?"
+            self.error = expected(
+                f"the producers are ready within {START_TIMEOUT_S:g} s",
+                "nothing",
+                "is a trace or a folder of files very large?",
             )
         if self.error is not None:
             self.stop()
@@ -104,9 +106,7 @@ class ProducerProcess:
                 self._process.stdin.write(json.dumps(message) + "\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                self.error = self.error or (
-                    "the producers run until they are stopped; got an early end; hint: see above"
-                )
+                self.error = self.error or expected(RUNS, "an early end", "see above")
 
     def _listen(self) -> None:
         assert self._process is not None
@@ -121,5 +121,5 @@ class ProducerProcess:
                 self._ready.set()
         if not whole and (not self._stopped or self.progress):
             code = self._process.wait()
-            self.error = f"the producers run until they are stopped; got exit code {code}; hint: see above"
+            self.error = expected(RUNS, f"exit code {code}", "see above")
         self._ready.set()

@@ -22,7 +22,7 @@ from penstock.pipeline.spec.sources import FilesSource
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.files import replace_text
 from penstock.streams.protocol import AppendKey
-from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, expected
 
 LOOK_EVERY_S = 0.5
 SETTLED_S = 1.0
@@ -208,9 +208,10 @@ class Intake:
 
     def _changed(self, path: Path, how: str) -> bool:
         self.taken.changed.pop(path, None)
-        self.taken.changed[path] = (
-            f"a file stays as it is once its rows are taken; got {path}, which changed: {how}; "
-            "hint: its new rows are left out; write a file as .name, and rename it once it is whole"
+        self.taken.changed[path] = expected(
+            "a file stays as it is once its rows are taken",
+            f"{path}, which changed: {how}",
+            "its new rows are left out; write a file as .name, and rename it once it is whole",
         )
         return True
 

@@ -23,7 +23,7 @@ from penstock.streams.opening import load_stream
 from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
 from penstock.streams.recent import last_rows, rate_per_s
-from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 SAMPLE_ROWS = 65_536
 SLACK_S = 60.0
@@ -75,7 +75,7 @@ def plan_pipeline(
         for log in played:
             log.close()
     if report["plan"] is None:
-        raise PenstockError("the control plane answers to the end; got silence; hint: try it again")
+        raise UnmetError("the control plane answers to the end", "silence", "try it again")
     classes = _with_missing(report["plan"]["classes"], config)
     return {
         **report["plan"],

@@ -39,7 +39,7 @@ from penstock.spark.beside import importable
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import not_ready, start_in_turn, too_late, was_late
 from penstock.spark.session import pipeline_session
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, UnmetError
 from penstock.vocabulary.status import Status
 
 STATUS_EVERY_S = 1.0
@@ -196,9 +196,10 @@ class _Running:
                 self._note(f"ready after {time.monotonic() - began_s:.1f} s")
                 return
             time.sleep(0.05)
-        raise PenstockError(
-            f"every query asks for rows within {READY_TIMEOUT_S:g} s; got none of {', '.join(late)}; "
-            "hint: try it alone, or in a plain Spark session"
+        raise UnmetError(
+            f"every query asks for rows within {READY_TIMEOUT_S:g} s",
+            f"none of {', '.join(late)}",
+            "try it alone, or in a plain Spark session",
         )
 
     def _own_status(self) -> Status:

@@ -120,7 +120,7 @@ def decide(
     if refused is not None:
         if wanted == "once":
             raise refused
-        return Decided(False, f"{refused.rule}; got {refused.got}")
+        return Decided(False, f"expected: {refused.rule}; got: {refused.got}")
     readers = readers_of(config, name)
     if not readers:
         return Decided(False, "no query reads it")

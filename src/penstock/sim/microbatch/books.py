@@ -24,11 +24,11 @@ def check_books(cluster: VirtualCluster) -> None:
         found = classes[query.cls].queries[query.key]
         _require(
             found.offered == found.admitted + found.shed + found.waiting,
-            f"query {query.key}: offered = admitted + shed + waiting; got {found}",
+            f"query {query.key}: offered = admitted + shed + waiting; got: {found}",
         )
         there = sum(log.end(p) for log in query.logs.values() for p in range(log.partitions))
         exact = found.offered <= there if query.stopped else found.offered == there
-        _require(exact, f"query {query.key}: offered is what the log has, {there}; got {found.offered}")
+        _require(exact, f"query {query.key}: offered is what the log has, {there}; got: {found.offered}")
         ran = sum(batch.books.admitted for batch in query.batches)
         _require(found.admitted == ran, f"query {query.key}: admitted {found.admitted}, batches {ran}")
 

@@ -169,4 +169,4 @@ class Line:
 
 
 def silence() -> ControlSilentError:
-    return ControlSilentError("the control plane answers; got silence; hint: it was ended or replaced")
+    return ControlSilentError("the control plane answers", "silence", "it was ended or replaced")

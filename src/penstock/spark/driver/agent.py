@@ -26,7 +26,7 @@ from penstock.record.rundir import check_new
 from penstock.spark.driver.dropped import Dropped, ProgressListener
 from penstock.spark.driver.stages import StageListener
 from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, UnmetError
 
 if TYPE_CHECKING:
     from penstock.spark.driver.flow import Flow
@@ -289,8 +289,8 @@ class ControlProcess:
                 if process.poll() is not None or time.monotonic() > deadline:
                     code = process.poll()
                     process.kill()  # one that comes up later would serve nobody
-                    raise PenstockError(
-                        f"the control plane starts; got exit code {code}; hint: see its message"
+                    raise UnmetError(
+                        "the control plane starts", f"exit code {code}", "see its message"
                     ) from None
                 time.sleep(0.02)
 

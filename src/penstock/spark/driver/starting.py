@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.host.client import ControlClient
 from penstock.spark.driver.agent import sources_of
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, UnmetError, expected
 from penstock.vocabulary.status import Status
 
 LATE = "Python worker failed to connect back"
@@ -80,9 +80,10 @@ def was_late(query: StreamingQuery) -> bool:
 
 def too_late(name: str) -> str:
     """What to say of such a query."""
-    return (
-        f"the Python process of query {name} connects within Spark's 10 s; got {START_TRIES} tries in which "
-        "it did not; hint: is the machine too busy, or PYSPARK_PYTHON a Python without pyarrow?"
+    return expected(
+        f"the Python process of query {name} connects within Spark's 10 s",
+        f"{START_TRIES} tries in which it did not",
+        "is the machine too busy, or PYSPARK_PYTHON a Python without pyarrow?",
     )
 
 
@@ -101,9 +102,10 @@ def await_question(
     asked, deadline_s = (asks or has_asked)(query), timer() + timeout_s
     while query.isActive and not asked():
         if timer() >= deadline_s:
-            raise PenstockError(
-                f"query {query.name} asks for rows within {timeout_s:g} s; got {query.status['message']}; "
-                "hint: try it alone, or in a plain Spark session"
+            raise UnmetError(
+                f"query {query.name} asks for rows within {timeout_s:g} s",
+                query.status["message"],
+                "try it alone, or in a plain Spark session",
             )
         pause(LOOK_EVERY_S)
 

@@ -136,7 +136,7 @@ class Asking:
             meant = understood(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ControlSilentError(
-                f"an answer is a grant; got {error!r}; hint: restart the control plane"
+                "an answer is a grant", repr(error), "restart the control plane"
             ) from error
         self._silent_since_s = None
         if self._alone:

@@ -21,7 +21,7 @@ MAGIC = 0x504E534B  # "PNSK"
 
 def record_type(key_buckets: int) -> np.dtype:
     """Layout of a record; `crc` covers everything after it."""
-    fields: list[tuple] = [
+    fields: list[tuple[object, ...]] = [
         ("magic", "<u4"),
         ("crc", "<u4"),
         ("first_position", "<i8"),

@@ -25,7 +25,13 @@ from penstock.streams.embedded.recovery import recover
 from penstock.streams.files import sync_directory
 from penstock.streams.hashing import key_buckets
 from penstock.streams.protocol import ARRIVAL, AppendKey
-from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, require_positive
+from penstock.vocabulary.errors import (
+    InvalidInputError,
+    PenstockError,
+    UnknownNameError,
+    UnmetError,
+    require_positive,
+)
 
 Fsync = Literal["always", "interval", "never"]
 
@@ -170,9 +176,10 @@ class Writer:
         self.batches[key.writer] = key.batch
 
     def _not_written(self, error: OSError) -> PenstockError:
-        return PenstockError(
-            f"an append is written whole; got {error.strerror or error} on {self.stream}; "
-            "hint: nothing was appended, free some space and try again"
+        return UnmetError(
+            "an append is written whole",
+            f"{error.strerror or error} on {self.stream}",
+            "nothing was appended, free some space and try again",
         )
 
     @property

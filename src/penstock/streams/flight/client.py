@@ -20,7 +20,7 @@ from penstock.streams.flight.server import FlightServer
 from penstock.streams.flight.tokens import find_token
 from penstock.streams.flight.wire import decode_error, decode_headers, encode
 from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
-from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 __all__ = ["FlightLog", "FlightServer"]
 
@@ -90,9 +90,7 @@ class FlightLog:
         with self._call():
             answer = self._authenticated(lambda: self._put(rows, encode(**request)))
         if answer is None:
-            raise PenstockError(
-                f"an append is answered; got nothing from {self.address}; hint: see the server"
-            )
+            raise UnmetError("an append is answered", f"nothing from {self.address}", "see the server")
         return int(json.loads(answer.to_pybytes())["end"])
 
     def _put(self, rows: pa.RecordBatch, request: bytes) -> pa.Buffer | None:
@@ -105,19 +103,19 @@ class FlightLog:
 
     def last_batch(self, writer: str, partition: int = 0) -> int:
         """The last batch of a writer that is in the partition; -1 for none."""
-        return self._value("last_batch", writer=writer, partition=partition)
+        return int(self._value("last_batch", writer=writer, partition=partition))
 
     def start(self, partition: int = 0) -> int:
         """The first position that has not been trimmed."""
-        return self._value("start", partition=partition)
+        return int(self._value("start", partition=partition))
 
     def end(self, partition: int = 0) -> int:
         """The position after the last row."""
-        return self._value("end", partition=partition)
+        return int(self._value("end", partition=partition))
 
     def position_at(self, partition: int, arrival_us: int) -> int:
         """Where the first segment begins that ends after an arrival time; the end if there is none."""
-        return self._value("position_at", partition=partition, arrival_us=int(arrival_us))
+        return int(self._value("position_at", partition=partition, arrival_us=int(arrival_us)))
 
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
         """Headers of the segments that hold rows in [start, end)."""
@@ -162,7 +160,8 @@ class FlightLog:
         with self._call():
             asked = fl.Action(action, encode(stream=self.name, **request))
             (result,) = self._authenticated(lambda: list(self._client.do_action(asked, self._options)))
-        return result.body.to_pybytes()
+        body: bytes = result.body.to_pybytes()
+        return body
 
     def _use(self, token: str | None) -> None:
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
@@ -196,7 +195,8 @@ class FlightLog:
             if told is not None:
                 raise told from None
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise PenstockError(
-                f"the log server answers; got '{first_line[:200]}' from {self.address}; "
-                "hint: is penstock log serve running there?"
+            raise UnmetError(
+                "the log server answers",
+                f"'{first_line[:200]}' from {self.address}",
+                "is penstock log serve running there?",
             ) from error

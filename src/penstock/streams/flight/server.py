@@ -29,7 +29,7 @@ from penstock.streams.flight.wire import decode, encode, encode_error, encode_he
 from penstock.streams.opening import load_stream
 from penstock.streams.paced.stream import PacedLog
 from penstock.streams.protocol import ARRIVAL, AppendKey
-from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, UnmetError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -118,7 +118,7 @@ class _Streams:
 
     def check_open(self) -> None:
         if self.closed:
-            raise PenstockError("the server takes calls until it stops; got one after; hint: start it again")
+            raise UnmetError("the server takes calls until it stops", "one after", "start it again")
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.root.glob("*/stream.json"))
@@ -139,7 +139,7 @@ class _Streams:
                 log.close()
 
 
-class _TokenCheck(fl.ServerMiddlewareFactory):
+class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses calls without the token, all of them until it is known; says where a minted one lies."""
 
     def __init__(self) -> None:
@@ -151,14 +151,14 @@ class _TokenCheck(fl.ServerMiddlewareFactory):
         self._where = b"" if file is None else str(file).encode()
         self._expected = f"Bearer {token}".encode()
 
-    def start_call(self, info: fl.CallInfo, headers: dict[str, list]) -> None:
+    def start_call(self, info: fl.CallInfo, headers: dict[str, list[Any]]) -> None:
         given = next(iter(headers.get("authorization", [])), "")
         given = given.encode() if isinstance(given, str) else given
         if self._expected is None or not hmac.compare_digest(given, self._expected):
             raise fl.FlightUnauthenticatedError("the caller knows the token", self._where)
 
 
-def _answering(method: Callable) -> Callable:
+def _answering(method: Callable[..., Any]) -> Callable[..., Any]:
     """Turns errors into answers; the server goes on."""
 
     @functools.wraps(method)
@@ -177,8 +177,8 @@ def _answering(method: Callable) -> Callable:
     return answer
 
 
-class _Server(fl.FlightServerBase):
-    def __init__(self, location: str, streams: _Streams, middleware: dict | None) -> None:
+class _Server(fl.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, location: str, streams: _Streams, middleware: dict[str, Any] | None) -> None:
         super().__init__(location, middleware=middleware)
         self.streams = streams
 

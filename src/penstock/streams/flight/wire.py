@@ -53,7 +53,8 @@ def encode_headers(headers: HeaderArrays) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
 
 
 def decode_headers(content: bytes) -> HeaderArrays:

@@ -17,7 +17,7 @@ from penstock.streams.columns import Rows, to_batch
 from penstock.streams.descriptor import check_partition
 from penstock.streams.hashing import key_buckets
 from penstock.streams.protocol import AppendKey, StreamLog
-from penstock.vocabulary.errors import InvalidInputError, PenstockError, require_positive
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnmetError, require_positive
 
 _log = logging.getLogger(__name__)
 
@@ -158,9 +158,10 @@ class Producer:
         try:
             self.flush()
         except Exception as error:
-            raise PenstockError(
-                f"a producer closes with all rows in the log; got {self.waiting_rows} rows left: {error}; "
-                "hint: see to that and flush() again"
+            raise UnmetError(
+                "a producer closes with all rows in the log",
+                f"{self.waiting_rows} rows left: {error}",
+                "see to that and flush() again",
             ) from error
 
     def _first_missing(self) -> int:
