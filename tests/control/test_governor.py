@@ -655,8 +655,8 @@ def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(vi
     desk.governor.beat()
     assert desk.governor.turns.weights == pytest.approx({"silver": 0.75, "bulk": 0.25})
     seen = status(desk.governor)
-    assert set(seen["classes"]) == {"silver", "bulk"}
-    assert seen["removed"]["gold"]["admitted"] == 100
+    assert set(seen.classes) == {"silver", "bulk"}
+    assert seen.removed["gold"].admitted == 100
     with pytest.raises(UnknownNameError, match="class must be one of"):
         desk.join("b", log, "gold")
     remove_class(desk.governor, "bulk")

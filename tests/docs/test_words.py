@@ -50,7 +50,7 @@ def test_there_is_something_to_read() -> None:
 
 def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     found = {
-        path.relative_to(ROOT).as_posix(): faults(path.read_text(encoding="utf-8"))
+        path.relative_to(ROOT).as_posix(): faults(path.read_bytes().decode("utf-8", "replace"))
         for path in texts()
         if path != Path(__file__).resolve()
     }
