@@ -84,7 +84,7 @@ def _simulate(
         config.period_s(DELAY_TARGET_S),
         run_s,
         Machine(headroom=((0.0, networks.PHAM_HEADROOM),)),
-        grants=manager.gives_grants,
+        grants=manager.traits.gives_grants,
         seed=seed,
     )
     observations = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.vocabulary.errors import InvalidInputError
-from penstock.vocabulary.model import Decision, DelayStats, Observation, Plant
+from penstock.vocabulary.model import Decision, DelayStats, ManagerTraits, Observation, Plant
 
 _IDLE = Observation(
     id=1,
@@ -90,6 +90,7 @@ class ScriptedManager:
     """A load manager that gives a list of decisions whatever it observes; `observed` holds what it saw."""
 
     name = "scripted"
+    traits = ManagerTraits()
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
         self._decisions = list(decisions)

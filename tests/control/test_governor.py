@@ -575,7 +575,7 @@ def test_a_class_can_change_while_it_runs(virtual: Lab) -> None:
     assert governor.turns.weights == pytest.approx({"gold": 6 / 7, "bulk": 1 / 7})
     assert changed.cycle.limits.min_keep_fraction == 0.25
     change_class(governor, "gold", {"manager": "deadline"})
-    assert governor.classes["gold"].gives_grants
+    assert governor.classes["gold"].traits.gives_grants
     assert governor.classes["gold"].plant is changed.plant, "what was measured stays"
     change_class(governor, "gold", {"dry_run": True})
     assert governor.classes["gold"].cycle.dry_run

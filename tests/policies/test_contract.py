@@ -132,7 +132,7 @@ def driven(variant: str) -> tuple[list[Observation], list[Decision], list[str]]:
         manager.config.period_s(2.0),
         run_s=40.0,
         machine=Machine(headroom=((0.0, 0.95), (20.0, 0.6))),
-        grants=manager.gives_grants,
+        grants=manager.traits.gives_grants,
         seed=3,
     )
     seen: list[Observation] = []

@@ -42,7 +42,7 @@ def overloaded(manager: Manager) -> SimulatedPlant:
         manager.config.period_s(cls.delay_target_s),
         RUN_S,
         Machine(headroom=((0.0, PHAM_HEADROOM),)),
-        grants=manager.gives_grants,
+        grants=manager.traits.gives_grants,
     )
 
 

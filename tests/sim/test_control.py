@@ -64,7 +64,7 @@ def run(
         period_s or manager.config.period_s(target_s),
         run_s,
         Machine(headroom=pace),
-        grants=manager.gives_grants,
+        grants=manager.traits.gives_grants,
     )
     result = Run(plant, [], [])
     while (one := plant.observe()) is not None:

@@ -147,7 +147,7 @@ def test_every_offered_row_is_admitted_shed_or_waiting_in_every_period_of_every_
         manager.config.period_s(target_s),
         run_s=4.0,
         machine=Machine(headroom=((0.0, 1.0), *sorted(steps))),
-        grants=manager.gives_grants,
+        grants=manager.traits.gives_grants,
         seed=seed,
     )
     offered = admitted = shed = departed = 0
@@ -200,7 +200,7 @@ def test_a_seed_fixes_the_run_and_another_gives_another(name: str) -> None:
         period_s = manager.config.period_s(2.0)
         arrivals = [steady(400.0, 10.0)]
         plant = SimulatedPlant(
-            qn_flat(), arrivals, GOLD, period_s, 10.0, grants=manager.gives_grants, seed=seed
+            qn_flat(), arrivals, GOLD, period_s, 10.0, grants=manager.traits.gives_grants, seed=seed
         )
         return told(run_to_end(plant, manager))
 

@@ -75,7 +75,7 @@ def test_every_named_network_builds_with_the_same_input_at_every_source(name: st
 def test_every_manager_builds_by_its_name(name: str) -> None:
     plant, manager = parse_scenario({"manager": name, "duration": "1s"}).build()
     assert manager.name == name
-    assert plant.grants == manager.gives_grants
+    assert plant.grants == manager.traits.gives_grants
 
 
 def test_a_network_can_be_written_into_the_scenario() -> None:

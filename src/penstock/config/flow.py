@@ -191,6 +191,11 @@ class ClassConfig(Part):
         return shedder
 
     @property
+    def headroom_given(self) -> bool:
+        """Whether the user told the manager its headroom; else it is that of the class."""
+        return "headroom" in self.settings
+
+    @property
     def sheds_by_key(self) -> bool:
         """Whether its streams must declare a key."""
         return self.sampling == "key" or self.shedder == "cohort"

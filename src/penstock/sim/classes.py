@@ -122,7 +122,7 @@ class CommonPlant:
 def simulate_classes(scenario: ClassesScenario) -> dict[str, ClassResult]:
     """Runs a scenario to the end of its virtual time; results by class."""
     managers = _managers(scenario)
-    grants = [name for name, manager in managers.items() if manager.gives_grants]
+    grants = [name for name, manager in managers.items() if manager.traits.gives_grants]
     engine = Engine(
         scenario.network,
         scenario.arrivals_s,

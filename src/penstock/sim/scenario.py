@@ -222,7 +222,7 @@ class Scenario(Part):
             period_s,
             arrivals.duration_s,
             machine,
-            grants=manager.gives_grants,
+            grants=manager.traits.gives_grants,
             seed=self.seed,
         )
         return plant, manager

@@ -221,11 +221,32 @@ class Decision:
     """The manager's belief of the headroom after this decision."""
 
 
+@dataclass(frozen=True, slots=True)
+class ManagerTraits:
+    """What a plant must know of a load manager, beside its decisions.
+
+    Attributes:
+        gives_grants: Whether rows wait in the log until a decision grants them; else it decides periodically.
+        sheds_inside: Whether it drops load inside the operator network; on Spark rows are shed at the entry.
+        overrun_fraction: Part by which a batch and the wait for it may take longer than planned before a row
+            is late for it; on Spark turns are so much shorter.
+        late_fraction: Part of a grant's rows that may be late and are sampled with the others even so.
+    """
+
+    gives_grants: bool = False
+    sheds_inside: bool = False
+    overrun_fraction: float = 0.0
+    late_fraction: float = 0.0
+
+
 class LoadManager(Protocol):
     """Decides when and how much to shed. `decide` is the only mutator."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def traits(self) -> ManagerTraits: ...
 
     def decide(self, observation: Observation) -> Decision: ...
 

@@ -55,7 +55,7 @@ def replay_command(
         console.print(_beginning(recorded))
     if recorded.truncated:
         console.print("The recording was cut off; what is whole was replayed.")
-    gives_grants = any(chosen.gives_grants for chosen in managers.values())
+    gives_grants = any(chosen.traits.gives_grants for chosen in managers.values())
     if gives_grants and not any(seen.waiting.rows.size for seen in recorded.observations):
         console.print(f"{after} plans by the age of waiting rows, which this run does not show it.")
     if result.first_difference is not None:

@@ -497,7 +497,7 @@ class Governor:
             if any(q.lease is not None or (q.waiting is not None and q.waiting.rows) for q in queries):
                 governed.plant.busy_s += passed_s
             governed.plant.work_s += passed_s * sum(q.lease is not None for q in queries)
-            if not governed.gives_grants and queries and self._is_due(governed, now):
+            if not governed.traits.gives_grants and queries and self._is_due(governed, now):
                 self._decider.step(governed, None, NO_ROWS, None)
 
     def _is_due(self, governed: GovernedClass, now: float) -> bool:

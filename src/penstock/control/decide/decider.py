@@ -46,7 +46,7 @@ class Decider:
     def grant(self, query: Query, waiting: Waiting, turn: Turn, shedding: bool) -> Admission:
         """What the class's manager lets in of what waits for this query."""
         governed = self._classes[query.cls]
-        if governed.gives_grants:
+        if governed.traits.gives_grants:
             ahead_s = self._ahead_s(governed, query)
             rows = profile(waiting)
             self.step(governed, query, replace(rows, arrival_s=rows.arrival_s - ahead_s), timing(query, turn))

@@ -36,7 +36,7 @@ def demands_of(
             continue
         turns = max((turns_of_row(q.key) for q in mine), default=1)
         target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION) / turns
-        target_s /= 1.0 + governed.overrun_fraction
+        target_s /= 1.0 + governed.traits.overrun_fraction
         known = [q for q in mine if q.cost.ready]
         fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
         count = max(1, len(busy))

@@ -121,7 +121,7 @@ class ClassShedding:
         long_s = self._long_s.get(query.key, 0.0) if uneven else 0.0
         latest_s = self._clock() + max(turn.of(query.key), long_s) - target_s
         decided = cut(waiting, Admission(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
-        tolerated = float(governed.config.settings.get("late_fraction", 0.0))
+        tolerated = governed.traits.late_fraction
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
             decided = cut(waiting, Admission(self._clock(), -math.inf, 1.0), math.inf)
         mine = inside(waiting.stretches, decided)

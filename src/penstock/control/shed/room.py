@@ -123,7 +123,7 @@ class Rooms:
         capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
         most_rows = query.cost.rows_in(LONGEST * turn.of(query.key))
         room = Room(queries, parts, costs_s, capacity_s, span_s, fresh, most_rows)
-        if governed.gives_grants:
+        if governed.traits.gives_grants:
             return room
         return replace(room, capacity_s=governed.plant.keep_fraction * float(room.loads_s.sum()))
 

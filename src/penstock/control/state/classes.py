@@ -14,6 +14,7 @@ from penstock.control.schedule.shares import LEAST_SHARE
 from penstock.policies.shedding.base import Shedder
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.model import ManagerTraits
 
 
 class RunRecorder(Recorder, Protocol):
@@ -34,16 +35,11 @@ class GovernedClass:
     config: ClassConfig
     plant: ClassPlant
     cycle: Cycle
-    gives_grants: bool
+    traits: ManagerTraits
     period_s: float
     """How often a manager decides that does not give grants."""
     shedder: Shedder | None = None
     """What is shed over all its queries; `None` for a sample of each query's rows."""
-
-    @property
-    def overrun_fraction(self) -> float:
-        """By which a batch and the wait for it may take longer than planned, and no row is late for it."""
-        return float(self.config.settings.get("overrun_fraction", 0.0))
 
     settings: Settings = None
     """The shedder's."""
@@ -54,17 +50,17 @@ def govern(
 ) -> GovernedClass:
     """A class with a fresh manager, on a plant that may have run before."""
     manager = config.build_manager()
-    if getattr(manager.config, "shedding", "entry") != "entry":
+    if manager.traits.sheds_inside:
         raise InvalidInputError(
             f"class {name}: on Spark rows are shed at the entry",
-            f"shedding: {manager.config.shedding}",
+            "shedding: network",
             "leave it out; shedding inside the network is for simulations",
         )
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
     shedder, settings = config.build_shedder(seed), config.shedder_config()
-    return GovernedClass(name, config, plant, cycle, manager.gives_grants, period_s, shedder, settings)
+    return GovernedClass(name, config, plant, cycle, manager.traits, period_s, shedder, settings)
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
@@ -72,7 +68,7 @@ def first_scale(config: ClassConfig, claim: float) -> float:
 
     Never by 0: a manager multiplies what it has, and would have nothing for ever after its class has a share.
     """
-    return 1.0 if "headroom" in config.settings else max(claim, LEAST_SHARE)
+    return 1.0 if config.headroom_given else max(claim, LEAST_SHARE)
 
 
 def check_stream(config: ClassConfig, log: StreamLog, others: Iterable[StreamLog] = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.policies.load.base import HeadroomConfig, Manager, Shedding, decide_by_allowance, wait_for_cost
-from penstock.vocabulary.model import Decision, Observation
+from penstock.vocabulary.model import Decision, ManagerTraits, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,9 @@ class AuroraConfig(HeadroomConfig):
     """Aurora's settings: the headroom it is told, and where it sheds."""
 
     shedding: Shedding = "entry"
+
+    def traits(self) -> ManagerTraits:
+        return ManagerTraits(sheds_inside=self.shedding == "network")
 
     def build(self) -> AuroraManager:
         return AuroraManager(self)

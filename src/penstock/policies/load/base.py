@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from penstock.vocabulary.errors import InvalidInputError, require_positive
-from penstock.vocabulary.model import Decision, Expected, Observation
+from penstock.vocabulary.model import Decision, Expected, ManagerTraits, Observation
 
 SNAPSHOT_FORMAT = 1
 
@@ -33,6 +33,10 @@ class ManagerConfig:
         """Control period that suits a target; the papers use a quarter of it (tu2006 fig. 19)."""
         return delay_target_s / 4
 
+    def traits(self) -> ManagerTraits:
+        """What a plant must know of a manager with these settings."""
+        return ManagerTraits()
+
 
 @dataclass(frozen=True, slots=True)
 class HeadroomConfig(ManagerConfig):
@@ -54,12 +58,14 @@ class Manager(Generic[ConfigT, StateT]):
 
     name: ClassVar[str]
     state_type: ClassVar[type[Any]]
-    gives_grants: ClassVar[bool] = False
-    """Whether rows wait in the log until a decision grants them."""
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
         self.state: StateT = self._initial_state()
+
+    @property
+    def traits(self) -> ManagerTraits:
+        return self.config.traits()
 
     def _initial_state(self) -> StateT:
         state: StateT = self.state_type()

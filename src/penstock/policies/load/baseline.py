@@ -13,7 +13,7 @@ from penstock.policies.load.base import (
     wait_for_cost,
 )
 from penstock.policies.load.queue import advance_inside, virtual_queue
-from penstock.vocabulary.model import Decision, Observation
+from penstock.vocabulary.model import Decision, ManagerTraits, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,9 @@ class BaselineConfig(HeadroomConfig):
     """Baseline's settings: the headroom it is told, and where it sheds."""
 
     shedding: Shedding = "entry"
+
+    def traits(self) -> ManagerTraits:
+        return ManagerTraits(sheds_inside=self.shedding == "network")
 
     def build(self) -> BaselineManager:
         return BaselineManager(self)

@@ -14,7 +14,7 @@ from penstock.policies.load.base import (
 )
 from penstock.policies.load.design import CTRL_CONTROLLER, Controller
 from penstock.policies.load.queue import advance_inside, virtual_queue
-from penstock.vocabulary.model import Decision, Observation
+from penstock.vocabulary.model import Decision, ManagerTraits, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class CtrlConfig(HeadroomConfig):
 
     controller: Controller = CTRL_CONTROLLER
     shedding: Shedding = "entry"
+
+    def traits(self) -> ManagerTraits:
+        return ManagerTraits(sheds_inside=self.shedding == "network")
 
     def build(self) -> CtrlManager:
         return CtrlManager(self)

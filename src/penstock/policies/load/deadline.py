@@ -11,7 +11,15 @@ import numpy as np
 from penstock.policies.load.base import Manager, ManagerConfig
 from penstock.policies.load.headroom import from_busy_time
 from penstock.vocabulary.errors import InvalidInputError, require_positive
-from penstock.vocabulary.model import Admission, BatchTiming, Decision, Expected, Observation, WaitingRows
+from penstock.vocabulary.model import (
+    Admission,
+    BatchTiming,
+    Decision,
+    Expected,
+    ManagerTraits,
+    Observation,
+    WaitingRows,
+)
 
 _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
@@ -71,6 +79,13 @@ class DeadlineConfig(ManagerConfig):
     def period_s(self, delay_target_s: float) -> float:
         return delay_target_s * self.grant_fraction
 
+    def traits(self) -> ManagerTraits:
+        return ManagerTraits(
+            gives_grants=True,
+            overrun_fraction=self.overrun_fraction,
+            late_fraction=self.late_fraction,
+        )
+
     def build(self) -> DeadlineManager:
         return DeadlineManager(self)
 
@@ -103,7 +118,6 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
 
     name = "deadline"
     state_type = DeadlineState
-    gives_grants = True
 
     def decide(self, observation: Observation) -> Decision:
         config, target_s = self.config, observation.delay_target_s
