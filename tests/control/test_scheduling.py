@@ -19,7 +19,7 @@ from penstock.control.state.guard import Guard
 from penstock.control.state.members import Lease, Query, Tail
 from penstock.policies.capacity import capacity_policy
 from penstock.testing import ManualClock
-from penstock.vocabulary.model import QueryClass
+from penstock.vocabulary.model import ManagerTraits, QueryClass
 
 ROWS = 500_000
 PLANT = SimpleNamespace(cls=QueryClass("any", 4.0))
@@ -48,7 +48,7 @@ class Stage:
             "first": SimpleNamespace(rows=waiting, oldest_s=0.0),
             "second": SimpleNamespace(rows=ROWS, oldest_s=0.0),
         }
-        classes: Any = {name: SimpleNamespace(plant=PLANT, overrun_fraction=0.0) for name in queries}
+        classes: Any = {name: SimpleNamespace(plant=PLANT, traits=ManagerTraits()) for name in queries}
         capacity = Redistribution(
             capacity_policy("cqc"), [QueryClass(name, 4.0, weight) for name, weight in weights.items()], 1
         )
@@ -241,7 +241,7 @@ class Three:
         weights = {"high": 3.0, "low": 1.0}
         plants = {name: SimpleNamespace(cls=QueryClass(name, 12.0, w)) for name, w in weights.items()}
         classes: Any = {
-            name: SimpleNamespace(plant=plant, overrun_fraction=0.0) for name, plant in plants.items()
+            name: SimpleNamespace(plant=plant, traits=ManagerTraits()) for name, plant in plants.items()
         }
         capacity = Redistribution(capacity_policy("cqc"), [plant.cls for plant in plants.values()], 1)
         self.turns = Turns(weights)
