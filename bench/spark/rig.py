@@ -208,7 +208,7 @@ class Rig:
         before = log.end(0)
         time.sleep(measured_s)
         until_s, cpu_s, offered = time.time(), cpu_seconds() - cpu_s, log.end(0) - before
-        status = flow.status() if flow is not None else {}
+        status = flow.status().to_json() if flow is not None else {}
         time.sleep(self.target_s)  # what arrived last may still be in time
         if (error := query.exception()) is not None:
             raise RuntimeError(str(error))

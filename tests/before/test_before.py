@@ -19,6 +19,7 @@ from penstock.grants.offset import Offset
 from penstock.grants.selection import grant_books, read_range, select, share_out
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.opening import open_stream
+from penstock.vocabulary.status import Status
 
 DATA = Path(__file__).parent / "data"
 OFFSETS = [json.loads(line) for line in (DATA / "offsets.jsonl").read_text().splitlines()]
@@ -68,3 +69,12 @@ def test_the_log_is_opened_and_appended_to(log: EmbeddedLog) -> None:
     with log:
         log.append(log.read(log.headers(0, 0, 1)[0]).drop_columns(["_arrival"]))
         assert log.end() == 1050
+
+
+def test_a_report_is_read_and_keeps_all_that_it_says() -> None:
+    report = json.loads((DATA / "run" / "report.json").read_text())
+    found = Status.from_json(report).to_json()["classes"]["gold"]
+    for key, value in report["classes"]["gold"].items():
+        if "delay" not in key and "since_mark" not in key:  # of percentiles the bins are made up
+            assert found[key] == value, key
+    assert found["delay"]["count"] == report["classes"]["gold"]["delay"]["count"] == 1000

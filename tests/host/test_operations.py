@@ -130,6 +130,11 @@ def test_a_reader_that_has_gone_is_to_say_hello_again(desk: Desk) -> None:
         {"op": "last_stage", "tokens": 5},
         {"op": "change", "cls": "gold", "changes": 5},
         {"op": "nothing"},
+        {"op": "forbid", "rule": "r", "got": "g", "hint": "h"},
+        {"op": "refuse", "tokens": "abc"},
+        {"op": "change", "cls": None, "changes": {}},
+        '{"v": 1, "op": "ask", "reader": "r", "start": {"penstock": 2, "reader": "r", "grant": 0, '
+        '"start": {"0": 0}, "end": {"0": Infinity}, "books": [0, 0, 0, 0, 0]}}',
         "[]",
         "{",
     ],

@@ -100,7 +100,7 @@ def test_a_plant_that_loses_a_row_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     from penstock.sim.engine.plant import SimulatedPlant
 
     monkeypatch.setattr(SimulatedPlant, "waiting_rows", property(lambda plant: 1_000_000))
-    with pytest.raises(PenstockError, match="offered = admitted \\+ shed \\+ waiting must hold; got"):
+    with pytest.raises(PenstockError, match="expected: offered = admitted \\+ shed \\+ waiting; got: "):
         simulate(Scenario(workload=Constant(), duration_s=2, manager="ctrl"))
 
 

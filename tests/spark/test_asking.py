@@ -331,10 +331,11 @@ def test_a_wrong_address_is_said_at_once() -> None:
 def test_a_planner_ends_when_its_driver_is_killed() -> None:
     """It would own its plan journal, and the driver that is started again could not."""
     planner = (
-        "import os; driver = os.getppid(); from penstock.spark import source; source.ORPHANED_S = 0.01\n"
-        "print(os.getpid(), flush=True); source._end_with_driver(driver)"
+        "import os; driver = os.getppid()\n"
+        "from penstock.spark.source import data_source; data_source.ORPHANED_S = 0.01\n"
+        "print(os.getpid(), flush=True); data_source._end_with_driver(driver); print('it returned')"
     )
-    driver = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {planner!r}])"
+    driver = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {planner!r}]); print('too soon')"
     process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout as said:

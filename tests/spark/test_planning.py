@@ -85,7 +85,7 @@ def test_a_stream_that_others_feed_is_played_back_at_its_rate(tmp_path: Path, pa
 
 def test_a_stream_without_rows_has_no_rate(tmp_path: Path) -> None:
     config = load_pipeline(spec(tmp_path))
-    with pytest.raises(InvalidInputError, match=r"stream others is in the log: .* got: no stream at"):
+    with pytest.raises(InvalidInputError, match=r"others is in the log: its rate .* got: no stream at"):
         set_apart(config, tmp_path / "apart", 20.0)
     EmbeddedLog.create(tmp_path / "log" / "others", NUMBERS).close()
     with pytest.raises(

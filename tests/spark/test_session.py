@@ -330,7 +330,7 @@ def test_no_usable_java_is_an_error_that_says_what_was_found(
     old = fake_java(tmp_path / "old", 'openjdk version "11.0.2"')
     with pytest.raises(
         InvalidInputError,
-        match=r"got: no java that runs from JAVA_HOME \(/nowhere/bin/java\) and java 11 from PATH .*hint:",
+        match=r"no java that runs from JAVA_HOME \(/nowhere/bin/java\) and java 11 from PATH .*hint: pip",
     ):
         find_java({**cache, "JAVA_HOME": "/nowhere", "PATH": str(old / "bin")})
 

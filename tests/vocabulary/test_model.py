@@ -106,7 +106,9 @@ def test_names_that_differ_pass_and_a_name_that_occurs_twice_is_named() -> None:
 def test_a_number_must_be_positive_and_finite() -> None:
     require_positive("cost", 1e-12, "unused")
     for bad in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InvalidInputError, match=r"cost must be a positive number; got: .*; hint: h$"):
+        with pytest.raises(
+            InvalidInputError, match=r"^expected: cost must be a positive .*; got: .*; hint: h$"
+        ):
             require_positive("cost", bad, "h")
 
 
@@ -114,7 +116,9 @@ def test_a_fraction_lies_between_zero_and_one_inclusive() -> None:
     for good in (0.0, 0.5, 1.0):
         require_fraction("keep", good, "unused")
     for bad in (-0.01, 1.01, math.nan):
-        with pytest.raises(InvalidInputError, match=r"keep must lie between 0 and 1; got: .*; hint: h$"):
+        with pytest.raises(
+            InvalidInputError, match=r"^expected: keep must lie between .*; got: .*; hint: h$"
+        ):
             require_fraction("keep", bad, "h")
 
 

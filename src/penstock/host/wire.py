@@ -19,6 +19,7 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from penstock.grants.offset import Offset
@@ -41,7 +42,7 @@ def _offset(encoded: Any) -> Offset:
         raise ValueError("an offset is a JSON object")
     try:
         return Offset.from_json(encoded)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"an offset has all its fields; got: {error!r}") from error
 
 
@@ -50,7 +51,15 @@ if TYPE_CHECKING:
 else:  # pydantic would look into the type of an offset, whose plan is a protocol
     WireOffset = Annotated[Any, PlainValidator(_offset)]
 Names = frozenset[str]
-Text = Annotated[str, BeforeValidator(str)]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        raise ValueError("a name is a text")
+    return str(value)
+
+
+Text = Annotated[str, BeforeValidator(_text)]
 """A name; numbers are taken for their digits, as drivers of other languages may send them."""
 
 
@@ -217,6 +226,12 @@ class Forbid(Message):
     rule: Text
     got: Text
     hint: Text
+
+    @model_validator(mode="after")
+    def _names_somebody(self) -> Forbid:
+        if not self.who:
+            raise ValueError("a reader or a token is named")
+        return self
 
     @property
     def who(self) -> str:

@@ -132,8 +132,9 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
 
 
 def live_table(status: Status, title: str) -> Table:
-    """A line a class; "p95 now" is of the rows since the mark, if the status has one."""
-    table = _table(title, ("keep", *ROWS, "oldest", "target", "p95 now", "p95", "share", "sic"))
+    """A line a class; where the status has a mark, "p95 now" is of the rows since then."""
+    now = ("p95 now",) if status.marked else ()
+    table = _table(title, ("keep", *ROWS, "oldest", "target", *now, "p95", "share", "sic"))
     reasons = "\n".join(f"{name}: {cls.reason}" for name, cls in status.classes.items())
     table.caption = _with_others(
         {n: {"others": c.others} for n, c in status.classes.items()}, escape(reasons)
@@ -145,7 +146,7 @@ def live_table(status: Status, title: str) -> Table:
             *(f"{getattr(cls, key):,}" for key in ROWS),
             _number(cls.oldest_waiting_s),
             f"{cls.target_s:g}",
-            _against(_p95_now_s(status, name), cls.target_s),
+            *(_against(_p95_now_s(status, name), cls.target_s) for _ in now),
             _against(cls.delay.stats().p95_s, cls.target_s),
             _number(cls.share),
             _number(cls.sic),

@@ -17,7 +17,7 @@ from penstock.sim.engine.plant import Engine
 from penstock.sim.engine.view import ClassView
 from penstock.sim.simulate import Timeline, timeline_of
 from penstock.sim.workloads.network import Network
-from penstock.vocabulary.errors import PenstockError, require_positive
+from penstock.vocabulary.errors import UnmetError, require_positive
 from penstock.vocabulary.model import Decision, DelayStats, FloatArray, Observation, QueryClass
 
 Managers = Literal["none", "common", "separate"]
@@ -202,10 +202,10 @@ def _usage(step: Step, view: ClassView, given: float) -> float | None:
 def _result(view: ClassView, steps: list[Step], shares: list[dict[str, float]]) -> ClassResult:
     offered, decided, waiting = view.offered_rows, view.admitted_rows + view.shed_rows, view.waiting_rows
     if offered != decided + waiting:
-        raise PenstockError(
-            f"class {view.cls.name}: offered = admitted + shed + waiting must hold; "
-            f"got {offered} = {view.admitted_rows} + {view.shed_rows} + {waiting}; "
-            "hint: this is a bug in the simulated plant, please report the scenario and its seed"
+        raise UnmetError(
+            f"class {view.cls.name}: offered = admitted + shed + waiting",
+            f"{offered} = {view.admitted_rows} + {view.shed_rows} + {waiting}",
+            "this is a bug in the simulated plant, please report the scenario and its seed",
         )
     return ClassResult(
         offered,

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.control.decide.cycle import Cycle, Recorder, Step
 from penstock.sim.engine.plant import LabelTotals, SimulatedPlant
 from penstock.sim.scenario import Scenario
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import UnmetError
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 
@@ -170,10 +170,10 @@ def _check_books(plant: SimulatedPlant) -> None:
     """Every offered row is admitted, shed or waiting: a run that loses one is wrong in the rest too."""
     offered, decided, waiting = plant.offered_rows, plant.admitted_rows + plant.shed_rows, plant.waiting_rows
     if offered != decided + waiting:
-        raise PenstockError(
-            "offered = admitted + shed + waiting must hold; "
-            f"got {offered} = {plant.admitted_rows} + {plant.shed_rows} + {waiting}; "
-            "hint: this is a bug in the simulated plant, please report the scenario and its seed"
+        raise UnmetError(
+            "offered = admitted + shed + waiting",
+            f"{offered} = {plant.admitted_rows} + {plant.shed_rows} + {waiting}",
+            "this is a bug in the simulated plant, please report the scenario and its seed",
         )
 
 

@@ -7,7 +7,7 @@ watchers do not disturb each other.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -233,6 +233,12 @@ class Status:
     def keys(self) -> list[str]:
         """Goes with the next release, too: for `dict(status)`."""
         return list(self.to_json())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
 
     def __getitem__(self, key: str) -> Any:
         """`status["classes"]`, as it was before it had types. Goes with the next release."""

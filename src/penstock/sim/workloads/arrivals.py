@@ -18,7 +18,7 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 _S_R_FILE = Path("lbl-tcp-400s") / "arrivals_us.txt.gz"
 _S_R_DURATION_S = 400.0
-# src/penstock/sim/workloads.py -> the project root -> the data beside it (never part of the repository).
+# this file -> the project root -> the data beside it (never part of the repository).
 _DEFAULT_DATA_DIR = Path(__file__).resolve().parents[4].parent / "shared" / "data"
 
 _RATE_HINT = "give tuples per second"
