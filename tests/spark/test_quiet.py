@@ -6,10 +6,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.spark import daemon
+from penstock.spark.idle import end_planners_first
 
 STOPPING = """
 import os, sys, time
@@ -103,3 +106,20 @@ def test_a_line_that_spark_has_closed_ends_a_worker(
     with socket.socket() as sock, pytest.raises(SystemExit, match="1"):
         daemon.quiet_worker(sock, True)
     assert capsys.readouterr().err == ""
+
+
+def test_a_session_whose_jvm_is_gone_is_still_stopped() -> None:
+    stopped: list[bool] = []
+
+    class Gone:
+        @property
+        def active(self) -> object:
+            raise ConnectionError("the JVM is gone")
+
+    context = SimpleNamespace(
+        _gateway=SimpleNamespace(proc=SimpleNamespace(pid=0)), stop=lambda: stopped.append(True)
+    )
+    spark: Any = SimpleNamespace(sparkContext=context, streams=Gone())
+    end_planners_first(spark)
+    spark.sparkContext.stop()
+    assert stopped == [True]

@@ -45,10 +45,13 @@ def end_planners_first(spark: SparkSession) -> None:
     stop = context.stop
 
     def quiet_stop() -> None:
-        if process is not None and not spark.streams.active:
-            for planner in list(planners(process.pid)):
-                with suppress(OSError):  # it leads a group: its forks end with it
-                    os.killpg(planner, signal.SIGKILL)
+        with suppress(
+            Exception
+        ):  # a JVM that is gone lists no queries, and the context must still be stopped
+            if process is not None and not spark.streams.active:
+                for planner in list(planners(process.pid)):
+                    with suppress(OSError):  # a planner leads a group: its forks end with it
+                        os.killpg(planner, signal.SIGKILL)
         stop()
 
     context.stop = quiet_stop  # type: ignore[method-assign]
