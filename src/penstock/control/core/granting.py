@@ -12,7 +12,7 @@ from penstock.control.measure.delays import arrivals
 from penstock.control.schedule.turns import Turn
 from penstock.control.state.members import Lease, Query, Reader
 from penstock.grants.grant import Grant
-from penstock.grants.plans import ShedPlan
+from penstock.grants.plans import KEEP_ALL, ShedPlan
 from penstock.vocabulary.model import Admission
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ def tick_of(waiting: Waiting, began_s: float, now_s: float) -> Lease:
 
 def carried(reader: Reader) -> ShedPlan:
     """The plan of an offset without rows: what was decided about windows must not be forgotten."""
-    return reader.offset.plan.without_rows()
+    plan = reader.offset.plan
+    return plan if plan.carries_over else KEEP_ALL
 
 
 def same_cut(lease: Lease, reader: Reader) -> Grant | None:

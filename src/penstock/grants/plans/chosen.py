@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import SCALE
 from penstock.grants.plans.encoding import encoded, encoded_places
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
-from penstock.grants.plans.sample import KEEP_ALL
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 
 Places = Mapping[int, tuple[int, ...]]
 """By partition, where segments begin."""
@@ -24,7 +24,7 @@ def opens_chosen(chosen: Places, partition: int, first_positions: Numbers) -> Bo
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenPlan:
+class ChosenPlan(PlanBase):
     """Keeps the segments that a shedder chose.
 
     Attributes:
@@ -42,10 +42,6 @@ class ChosenPlan:
         return "places"
 
     @property
-    def keeps_all(self) -> bool:
-        return False
-
-    @property
     def keeps_whole_segments(self) -> bool:
         return True
 
@@ -59,9 +55,6 @@ class ChosenPlan:
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return self.drawn / SCALE if self.drawn else None
-
-    def without_rows(self) -> ShedPlan:
-        return KEEP_ALL
 
     def to_json(self) -> dict[str, Any]:
         return {"unit": self.unit, **encoded(self, ChosenPlan()), **encoded_places(self.chosen)}

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import bucket_ranks
 from penstock.grants.plans.encoding import encoded
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
-from penstock.grants.plans.sample import KEEP_ALL
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 from penstock.grants.plans.values import joined
 from penstock.streams.hashing import key_buckets
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPlan:
+class KeyPlan(PlanBase):
     """Keeps the first buckets in an order that the seed fixes.
 
     A higher `key_keep` keeps the same buckets and more, so that a cohort only grows or shrinks.
@@ -36,17 +36,6 @@ class KeyPlan:
     @property
     def needs(self) -> Needs:
         return "keys"
-
-    @property
-    def keeps_all(self) -> bool:
-        return False
-
-    @property
-    def keeps_whole_segments(self) -> bool:
-        return False
-
-    def opens(self, partition: int, first_positions: Numbers) -> Bools:
-        return np.ones(first_positions.size, np.bool_)
 
     def kept_buckets(self, buckets: int) -> Bools:
         """Which buckets of the key are kept."""
@@ -67,9 +56,6 @@ class KeyPlan:
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return self.key_keep / key_buckets
-
-    def without_rows(self) -> ShedPlan:
-        return KEEP_ALL
 
     def to_json(self) -> dict[str, Any]:
         return {"unit": self.unit, **encoded(self, KeyPlan())}

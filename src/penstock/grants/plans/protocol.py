@@ -68,8 +68,9 @@ class ShedPlan(Protocol):
         """
         ...
 
-    def without_rows(self) -> ShedPlan:
-        """The plan of a next grant without rows, which must not forget what was decided for later rows."""
+    @property
+    def carries_over(self) -> bool:
+        """Whether a following grant without rows keeps this plan: windows that were decided stay decided."""
         ...
 
     def to_json(self) -> dict[str, Any]:

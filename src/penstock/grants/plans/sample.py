@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import SCALE, Tosses, row_tosses, segment_tosses
 from penstock.grants.plans.encoding import encoded
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 
 FEW_SEGMENTS = 8
 """So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
@@ -22,7 +23,7 @@ Span = tuple[int, Numbers, Numbers]
 
 
 @dataclass(frozen=True, slots=True)
-class SamplePlan:
+class SamplePlan(PlanBase):
     """Keeps each row with the same probability.
 
     Attributes:
@@ -75,9 +76,6 @@ class SamplePlan:
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return ((self.drawn or self.segment_keep) / SCALE) * (self.row_keep / SCALE)
-
-    def without_rows(self) -> ShedPlan:
-        return KEEP_ALL
 
     def to_json(self) -> dict[str, Any]:
         return encoded(self, KEEP_ALL)

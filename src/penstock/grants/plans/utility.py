@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import SCALE, row_tosses
 from penstock.grants.plans.encoding import encoded
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
-from penstock.grants.plans.sample import KEEP_ALL
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 from penstock.grants.plans.values import utilities
 
 
 @dataclass(frozen=True, slots=True)
-class UtilityPlan:
+class UtilityPlan(PlanBase):
     """Keeps rows above a level of utility, and by coins a part of those just at it.
 
     Attributes:
@@ -38,17 +38,6 @@ class UtilityPlan:
     def needs(self) -> Needs:
         return "values"
 
-    @property
-    def keeps_all(self) -> bool:
-        return False
-
-    @property
-    def keeps_whole_segments(self) -> bool:
-        return False
-
-    def opens(self, partition: int, first_positions: Numbers) -> Bools:
-        return np.ones(first_positions.size, np.bool_)
-
     def keeps(
         self, stream: Keyed, partition: int, positions: Numbers, rows: Sequence[pa.RecordBatch]
     ) -> Bools | None:
@@ -57,12 +46,6 @@ class UtilityPlan:
         at = np.flatnonzero(worth == self.least)
         kept[at] = row_tosses(self.seed, partition, positions[at]) < np.uint64(self.row_keep)
         return kept
-
-    def chance(self, key_buckets: int = 0) -> float | None:
-        return None
-
-    def without_rows(self) -> ShedPlan:
-        return KEEP_ALL
 
     def to_json(self) -> dict[str, Any]:
         return {"unit": self.unit, **encoded(self, UtilityPlan(), ("row_keep", "seed", "by", "least"))}

@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.chosen import Places, opens_chosen
 from penstock.grants.plans.encoding import encoded, encoded_places
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers, ShedPlan
+from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 from penstock.grants.plans.values import window_numbers
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPlan:
+class WindowPlan(PlanBase):
     """Keeps rows of the windows that were chosen.
 
     Attributes:
@@ -39,14 +40,6 @@ class WindowPlan:
     def needs(self) -> Needs:
         return "values"
 
-    @property
-    def keeps_all(self) -> bool:
-        return False
-
-    @property
-    def keeps_whole_segments(self) -> bool:
-        return False
-
     def opens(self, partition: int, first_positions: Numbers) -> Bools:
         return opens_chosen(self.chosen, partition, first_positions)
 
@@ -55,11 +48,9 @@ class WindowPlan:
     ) -> Bools | None:
         return np.isin(window_numbers(rows, self.by, self.size_us), np.array(self.windows, np.int64))
 
-    def chance(self, key_buckets: int = 0) -> float | None:
-        return None
-
-    def without_rows(self) -> ShedPlan:
-        return self
+    @property
+    def carries_over(self) -> bool:
+        return True
 
     def to_json(self) -> dict[str, Any]:
         plain = encoded(self, WindowPlan(), ("by", "size_us", "decided"))

@@ -16,6 +16,7 @@ from penstock.policies.shedding.base import (
     fitting,
 )
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.mixing import MASK, STEP, mixed
 from penstock.vocabulary.model import FloatArray
 
 
@@ -59,8 +60,5 @@ class WindowShedder(BatchShedder):
 def _hashed(numbers: IntArray, seed: int) -> np.ndarray:
     """The finaliser of splitmix64, salted."""
     with np.errstate(over="ignore"):
-        salt = np.uint64((seed * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF)
-        z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + salt
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        salt = np.uint64((seed * 0xD1B54A32D192ED03) & MASK)
+        return mixed((numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP) + salt)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.streams.columns import check_event_time, with_event_time
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, require_positive
+from penstock.vocabulary.mixing import STEP, mixed
 
 MakeRows = Callable[[int, int], pa.RecordBatch]
 """The rows from a first row number on, and how many."""
@@ -159,7 +160,4 @@ def _column(
 def _mixed(number: npt.NDArray[np.uint64], salt: np.uint64) -> npt.NDArray[np.uint64]:
     """SplitMix64 (Steele, Lea, Flood 2014): 64 well-mixed bits of a row's number."""
     with np.errstate(over="ignore"):
-        z = salt + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+        return mixed(salt + (number + np.uint64(1)) * np.uint64(STEP))
