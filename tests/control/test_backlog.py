@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
 
-from penstock.control.backlog.waiting import Waiting, cut, look, profile
+from penstock.control.backlog.backlog import Backlog, QueryBacklog
+from penstock.control.backlog.waiting import Waiting, WaitingSegments, cut, profile
 from penstock.streams.protocol import HeaderArrays
+from penstock.streams.tailing import Tailer
 from penstock.vocabulary.model import Admission
+from penstock.vocabulary.moment import Moment
 
 EPOCH_US = 1_700_000_000_000_000
 EPOCH_S = EPOCH_US / 1e6
 A_MICROSECOND = 2e-6
 """And another one: seconds since the epoch, as floats, are exact to a quarter of it."""
+LATER = Moment(0.0, EPOCH_S + 1e9)
+"""When all rows have arrived, whatever is stamped on them."""
 
 
 @dataclass
@@ -58,6 +64,19 @@ class Headers:
         return np.concatenate(times)
 
 
+Readers = dict[str, tuple[Headers, dict[int, int]]]
+
+
+def look(readers: Readers) -> Waiting:
+    """What waits for a query whose readers read a log each, as tailers tell it."""
+    backlog, query = Backlog(), QueryBacklog()
+    for name, (log, positions) in readers.items():
+        stream: Any = log
+        backlog.arrived(name, Tailer(stream).follow(positions), LATER)
+    backlog.refresh(query, {name: (name, positions) for name, (_, positions) in readers.items()}, LATER)
+    return query.waiting
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> Headers:
     partitions = []
@@ -77,7 +96,7 @@ def logs(draw: st.DrawFn) -> Headers:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float]:
+def situations(draw: st.DrawFn) -> tuple[Readers, Admission, float]:
     readers = {}
     for name in draw(st.sampled_from([["left"], ["left", "right"]])):
         log = draw(logs())
@@ -92,7 +111,7 @@ def situations(draw: st.DrawFn) -> tuple[dict[str, tuple[Headers, dict[int, int]
     return readers, grant, draw(st.floats(1, 300))
 
 
-def waiting_rows(readers: dict[str, tuple[Headers, dict[int, int]]]) -> list[tuple[str, int, int, float]]:
+def waiting_rows(readers: Readers) -> list[tuple[str, int, int, float]]:
     """Every waiting row: reader, partition, position, arrival. Times inside a clipped segment are its own."""
     rows = []
     for name, (log, positions) in readers.items():
@@ -105,10 +124,10 @@ def waiting_rows(readers: dict[str, tuple[Headers, dict[int, int]]]) -> list[tup
 @settings(max_examples=60)
 @given(situations())
 def test_what_waits_is_every_row_that_is_there_and_not_reached(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float],
+    situation: tuple[Readers, Admission, float],
 ) -> None:
     readers, _, _ = situation
-    waiting, rows = look(readers), waiting_rows(readers)  # type: ignore[arg-type]
+    waiting, rows = look(readers), waiting_rows(readers)
     assert waiting.rows == len(rows)
     for name, (log, _) in readers.items():
         assert waiting.ends[name] == {p: log.end(p) for p in range(log.partitions)}
@@ -123,19 +142,19 @@ def test_what_waits_is_every_row_that_is_there_and_not_reached(
 @settings(max_examples=tries(60, 300))
 @given(situations())
 def test_a_cut_takes_the_oldest_rows_between_its_times_within_its_limit(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float],
+    situation: tuple[Readers, Admission, float],
 ) -> None:
     readers, grant, row_limit = situation
-    waiting, rows = look(readers), waiting_rows(readers)  # type: ignore[arg-type]
+    waiting, rows = look(readers), waiting_rows(readers)
     decided = cut(waiting, grant, row_limit)
     late = [r for r in rows if r[2] < decided.late[r[0]].get(r[1], 0)]
     taken = [r for r in rows if decided.late[r[0]].get(r[1], 0) <= r[2] < decided.ends[r[0]].get(r[1], 0)]
     left = [r for r in rows if r[2] >= decided.ends[r[0]].get(r[1], 0)]
     assert (len(taken), len(late)) == (decided.rows, decided.late_rows)
 
-    # by time: a row of a segment lies between two steps of its spread, so one row a stretch is in doubt
+    # by time: a row of a segment lies between two steps of its spread, so one row a partition is in doubt
     step_s = A_MICROSECOND
-    doubt = len(waiting.stretches)
+    doubt = len(waiting.parts)
     assert all(t < grant.shed_before_s + step_s for *_, t in late)
     assert all(t <= max(grant.cut_s, grant.shed_before_s) + step_s for *_, t in taken)
     certainly_late = sum(t < grant.shed_before_s - step_s for *_, t in rows)
@@ -157,7 +176,7 @@ def test_a_cut_takes_the_oldest_rows_between_its_times_within_its_limit(
         assert max(t for *_, t in taken) <= min(t for *_, t in left) + spread(readers)
 
 
-def spread(readers: dict[str, tuple[Headers, dict[int, int]]]) -> float:
+def spread(readers: Readers) -> float:
     """The largest step between two rows of one segment: positions are whole rows, moments are not."""
     steps = [
         (high - low) / rows / 1e6
@@ -171,12 +190,12 @@ def spread(readers: dict[str, tuple[Headers, dict[int, int]]]) -> float:
 @settings(max_examples=25)
 @given(situations(), st.sampled_from([1.0, 1.5, 7.0]), st.sampled_from([1.0, 0.3]))
 def test_a_limit_of_one_row_or_more_always_advances(
-    situation: tuple[dict[str, tuple[Headers, dict[int, int]]], Admission, float], limit: float, keep: float
+    situation: tuple[Readers, Admission, float], limit: float, keep: float
 ) -> None:
     readers, _, _ = situation
     grant = Admission(EPOCH_S + 60.0, -math.inf, keep, limit)
-    for _ in range(look(readers).rows + 1):  # type: ignore[arg-type]
-        waiting = look(readers)  # type: ignore[arg-type]
+    for _ in range(look(readers).rows + 1):
+        waiting = look(readers)
         if not waiting.rows:
             return
         decided = cut(waiting, grant, 1000.0)
@@ -251,4 +270,111 @@ def test_a_reader_beyond_the_end_has_nothing_waiting_and_does_not_go_back() -> N
     log = Headers([[(700, EPOCH_US, EPOCH_US + 9)], [(50, EPOCH_US, EPOCH_US + 9)]], {})
     waiting = look({"r": (log, {0: 1000, 1: 20})})
     assert (waiting.ends, waiting.rows) == ({"r": {0: 1000, 1: 50}}, 30)
-    assert [stretch.partition for stretch in waiting.stretches] == [1]
+    assert [part.partition for part in waiting.parts] == [1]
+
+
+# -- by search, and row by row --------------------------------------------------------------------
+
+
+@dataclass
+class Clipped:
+    """Waiting rows of a partition by their definition: a segment after the other, the first one clipped."""
+
+    segment: list[int]
+    first: list[int]
+    rows: list[int]
+    low_s: list[float]
+    high_s: list[float]
+
+    @property
+    def end(self) -> int:
+        return self.first[-1] + self.rows[-1]
+
+    def position_at(self, arrival_s: float) -> int:
+        for first, rows, low_s, high_s in zip(self.first, self.rows, self.low_s, self.high_s, strict=True):
+            if high_s <= arrival_s:
+                continue
+            if arrival_s < low_s:
+                return first
+            return first + min(int((arrival_s - low_s) / (high_s - low_s) * rows), rows)
+        return self.end
+
+    def between(self, first: int, end: int) -> list[tuple[int, int, int, float, float]]:
+        fields = zip(self.segment, self.first, self.rows, self.low_s, self.high_s, strict=True)
+        return [each for each in fields if max(each[1], first) < min(each[1] + each[2], end)]
+
+
+def clipped(log: Headers, partition: int, position: int) -> Clipped | None:
+    """What waits in a partition for a reader at a position."""
+    found, at = Clipped([], [], [], [], []), 0
+    start = max(position, log.start(partition))
+    for rows, low, high in log.segments[partition]:
+        low_s, high_s, first = (EPOCH_US + low) / 1e6, (EPOCH_US + high) / 1e6, max(at, start)
+        if first < at + rows:
+            found.segment.append(at)
+            found.first.append(first)
+            found.rows.append(at + rows - first)
+            found.low_s.append(low_s + (first - at) / rows * (high_s - low_s) if first > at else low_s)
+            found.high_s.append(high_s)
+        at += rows
+    return found if found.rows else None
+
+
+@settings(max_examples=tries(60, 300))
+@given(situations(), st.data())
+def test_what_is_found_by_search_is_what_is_found_segment_by_segment(
+    situation: tuple[Readers, Admission, float], data: st.DataObject
+) -> None:
+    readers, grant, _ = situation
+    parts = {(part.reader, part.partition): part for part in look(readers).parts}
+    for name, (log, positions) in readers.items():
+        for p in range(log.partitions):
+            plain, part = clipped(log, p, positions[p]), parts.pop((name, p), None)
+            if plain is None or part is None:
+                assert plain is part, "nothing waits by both"
+                continue
+            assert (part.start, part.end, part.rows) == (plain.first[0], plain.end, sum(plain.rows))
+            assert part.oldest_s == plain.low_s[0]
+            moments_s = [grant.cut_s, grant.shed_before_s, *plain.low_s, *plain.high_s]
+            moments_s += [np.nextafter(moment_s, -np.inf) for moment_s in moments_s]
+            for moment_s in moments_s:
+                assert part.position_at(moment_s) == plain.position_at(moment_s)
+            first, end = data.draw(st.integers(0, log.end(p) + 2)), data.draw(st.integers(0, log.end(p) + 2))
+            assert segments_of(part, first, end) == plain.between(first, end)
+            assert segments_of(part, part.start, part.end) == plain.between(part.start, part.end)
+    assert parts == {}
+
+
+def segments_of(part: WaitingSegments, first: int, end: int) -> list[tuple[int, int, int, float, float]]:
+    found = part.between(first, end)
+    fields = (found.segment, found.first, found.rows, found.low_s, found.high_s)
+    return list(zip(*(field.tolist() for field in fields), strict=True))
+
+
+steps = st.tuples(st.integers(1, 50), st.integers(0, 50_000), st.just(0) | st.integers(0, 9_000))
+
+
+@settings(max_examples=tries(25, 150))
+@given(st.lists(st.lists(steps, min_size=60, max_size=200), min_size=3, max_size=4), st.data())
+def test_a_profile_of_many_segments_is_the_histogram_of_their_last_arrivals(
+    partitions: list[list[tuple[int, int, int]]], data: st.DataObject
+) -> None:
+    segments = []
+    for each in partitions:
+        at, mine = data.draw(st.integers(0, 100_000)), []
+        for rows, pause, length in each:
+            mine.append((rows, at + pause, at + pause + length))
+            at += pause + length
+        segments.append(mine)
+    log = Headers(segments, {})
+    positions = {p: data.draw(st.integers(0, log.end(p) // 4)) for p in range(log.partitions)}
+    waiting = look({"r": (log, positions)})
+    plain = [found for p in positions if (found := clipped(log, p, positions[p])) is not None]
+    arrival_s = np.concatenate([np.array(found.high_s) for found in plain])
+    rows = np.concatenate([np.array(found.rows) for found in plain])
+    assume(arrival_s.size > 128)
+    edges = np.linspace(arrival_s.min(), arrival_s.max(), 128)
+    index = np.minimum(np.searchsorted(edges, arrival_s, side="left"), 127)
+    seen = profile(waiting)
+    assert seen.arrival_s.tolist() == edges.tolist()
+    assert seen.rows.tolist() == np.bincount(index, weights=rows, minlength=128).tolist()

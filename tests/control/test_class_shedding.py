@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.core.changes import change_class
+from penstock.control.core.events import ChangeClass
 from penstock.control.shed.class_shedding import _buckets, _drawn
 from penstock.control.shed.room import Room, Rooms
 from penstock.grants.plans import SCALE
@@ -37,7 +37,7 @@ def run(
     logs = [virtual.stream(cluster, times * capacity * rate / RATES.sum(), 120.0) for rate in RATES]
     queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
     if behind:
-        cluster.governor.sic.writers[str(logs[-1].directory)] = "q0"
+        cluster.share(logs[-1], "gold", ["token of q0"])
     cluster.run(WARM_S + MEASURED_S)
     return cluster, queries
 
@@ -156,9 +156,8 @@ def test_a_cohort_keeps_the_same_keys_for_all_queries(virtual: Lab) -> None:
 
 
 def test_a_chance_is_known_only_where_coins_hardly_leave_a_reader_without_a_row() -> None:
-    stretches = [SimpleNamespace(reader=name) for name in "ab"]
-    rows = np.full(40, 100)
-    mine: Any = [(stretches[0], np.arange(40), rows), (stretches[1], np.arange(4), rows[:4])]
+    readers = {"a": np.full(40, 100), "b": np.full(4, 100)}
+    mine: Any = [SimpleNamespace(part=SimpleNamespace(reader=name), rows=rows) for name, rows in readers.items()]
     keep = np.arange(44) % 4 == 0
     assert _drawn(mine, keep, "a", 0.25) == SCALE // 4
     assert _drawn(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
@@ -207,7 +206,7 @@ def test_in_a_burst_the_shedder_keeps_less_and_nobody_else_decides(virtual: Lab,
 def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Lab) -> None:
     cluster, queries = run(virtual, 3.0, None)
     assert not any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
-    change_class(cluster.governor, "gold", {"shedder": "balance-sic"})
+    cluster.command(ChangeClass("gold", {"shedder": "balance-sic"}))
     cluster.run(20.0)
     assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
 
@@ -234,4 +233,4 @@ def test_where_most_rows_are_shed_a_batch_waits_until_what_is_kept_fills_it(virt
     queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
     cluster.run(WARM_S + MEASURED_S)
     delays_s = [virtual.delay(query, 0.95, WARM_S) for query in queries]
-    assert 0.8 * target_s <= max(delays_s) <= target_s
+    assert 0.8 * target_s <= max(delays_s) <= 1.03 * target_s, "the worst of sixteen"

@@ -7,21 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.queries import waiting_segments
 
-from penstock.control.backlog.waiting import Stretch
 from penstock.control.measure.delays import DelayLedger, arrivals, stats
 from penstock.vocabulary.model import DelayStats
 
 
-def stretch(*segments: tuple[int, float, float]) -> Stretch:
-    rows = np.array([s[0] for s in segments], np.int64)
-    low, high = (np.array([s[i] for s in segments], np.float64) for i in (1, 2))
-    firsts = 100 + np.cumsum(rows) - rows
-    return Stretch("r", 0, firsts, firsts, rows, low, high)
-
-
-def test_the_arrivals_of_a_part_of_a_stretch_are_those_of_its_rows() -> None:
-    times, rows = arrivals(stretch((10, 0.0, 1.0), (20, 1.0, 3.0)), 105, 120)
+def test_the_arrivals_of_a_part_of_what_waits_are_those_of_its_rows() -> None:
+    times, rows = arrivals(waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0), first=100), 105, 120)
     assert rows.sum() == 15
     every = np.concatenate([(np.arange(10) + 0.5) / 10, 1 + 2 * (np.arange(20) + 0.5) / 20])[5:20]
     assert times @ rows / 15 == pytest.approx(every.mean())
@@ -40,10 +33,11 @@ def test_the_arrivals_of_any_part_have_all_of_its_rows_and_lie_inside(
     for rows, length in parts:
         segments.append((rows, at, at + length))
         at += length
-    whole = stretch(*segments)
+    whole = waiting_segments(*segments, first=100)
     times, rows = arrivals(whole, first, first + count)
     inside = max(0, min(first + count, whole.end) - max(first, 100))
     assert rows.sum() == pytest.approx(inside)
+    assert (rows > 0).all(), "no moment counts at which no row arrived: the longest delay is one of them"
     assert all((times >= -1e-9) & (times <= at + 1e-9))
 
 

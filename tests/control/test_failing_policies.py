@@ -70,7 +70,7 @@ def test_a_manager_that_fails_sheds_nothing_and_is_asked_again(
     virtual: Any, manager: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = overloaded(virtual, manager=manager)
-    cycle = cluster.governor.classes["gold"].cycle
+    cycle = cluster.engine.classes["gold"].cycle
     with monkeypatch.context() as failing:
         failing.setattr(cycle.manager, "decide", raising(*ERRORS))
         cluster.run(2.0)  # of a manager with a period, the next decision
@@ -88,7 +88,7 @@ def test_a_manager_that_answers_nonsense_sheds_nothing(
     virtual: Any, answer: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = overloaded(virtual)
-    monkeypatch.setattr(cluster.governor.classes["gold"].cycle.manager, "decide", lambda _: answer)
+    monkeypatch.setattr(cluster.engine.classes["gold"].cycle.manager, "decide", lambda _: answer)
     check_goes_on(virtual, cluster)
 
 
@@ -97,7 +97,7 @@ def test_a_shedder_that_fails_leaves_the_choice_to_coins(
     virtual: Any, shedder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = overloaded(virtual, shedder=shedder, shedder_settings=SETTINGS.get(shedder, {}))
-    governed = cluster.governor.classes["gold"]
+    governed = cluster.engine.classes["gold"]
     monkeypatch.setattr(governed.shedder, "decide", raising(*ERRORS), raising=False)
     check_goes_on(virtual, cluster)
     assert sum(q.batches[-1].offset.books.sampled for q in cluster.queries.values()) > 0
@@ -108,7 +108,7 @@ def test_a_shedder_whose_properties_fail_does_not_end_a_query(
     virtual: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = overloaded(virtual, shedder="random")
-    kind = type(cluster.governor.classes["gold"].shedder)
+    kind = type(cluster.engine.classes["gold"].shedder)
     monkeypatch.setattr(kind, name, property(raising(ValueError("v"))), raising=False)
     check_goes_on(virtual, cluster)
 
@@ -121,12 +121,12 @@ def test_a_capacity_policy_that_fails_leaves_shares_as_they_are(
     for name in ("gold", "bulk"):
         cluster.add(name, name, virtual.stream(cluster, 30_000.0))
     cluster.run(8.0)
-    kind = type(cluster.governor.capacity.policy)
+    kind = type(cluster.engine.classes.capacity.policy)
     monkeypatch.setattr(kind, "redistribute", raising(*ERRORS))
-    shares = dict(cluster.governor.capacity.shares)
+    shares = dict(cluster.engine.classes.capacity.shares)
     check_goes_on(virtual, cluster)
-    assert cluster.governor.capacity.shares == shares
-    assert not any(cluster.governor.capacity._reports.values()), "what it was told does not pile up"
+    assert cluster.engine.classes.capacity.shares == shares
+    assert not any(cluster.engine.classes.capacity._reports.values()), "what it was told does not pile up"
 
 
 @pytest.mark.parametrize("method", ["next_of", "took"])
@@ -164,9 +164,9 @@ def test_a_record_that_fails_is_cut_off_and_ends_no_query(
 
 def test_a_policy_that_fails_at_every_grant_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     timer = ManualClock(0.0)
-    guard = Guard(timer)
+    guard = Guard()
     for _ in range(100):
-        assert guard.call("the manager", raising(ValueError("v")), str, "no shedding") == "v"
+        assert guard.call("the manager", raising(ValueError("v")), str, "no shedding", timer()) == "v"
         timer.advance(SAY_EVERY_S / 50)
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(said) == 2

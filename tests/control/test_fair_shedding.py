@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from penstock.control.shed.class_shedding import Chosen, ClassShedding
-from penstock.control.shed.room import LONGEST, MADE_UP, Room, Rooms
+from penstock.control.shed.room import Room, Rooms
+from penstock.control.tuning import TUNING
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
 from penstock.sim.microbatch import Lab
@@ -61,7 +62,7 @@ def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_
     virtual.check_books(cluster)
 
 
-def test_rows_behind_a_segment_take_as_much_of_the_window_as_others_and_are_worth_less(
+def test_rows_behind_a_shared_stream_take_as_much_of_the_window_as_others_and_are_worth_less(
     virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observe, left = Rooms.observe, []
@@ -73,7 +74,7 @@ def test_rows_behind_a_segment_take_as_much_of_the_window_as_others_and_are_wort
         if at and 0.0 < room.fresh[at] < 1.0:
             worth = float(room.parts[at].sic.sum())
             rest = (seen.reported_sic[at] - worth) / (1.0 - room.fresh[at])
-            made_up = levels.mean() + MADE_UP * (levels[at] - levels.mean())
+            made_up = levels.mean() + TUNING.made_up * (levels[at] - levels.mean())
             left.append((rest / made_up, worth / room.fresh[at]))
         return seen
 
@@ -110,7 +111,7 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
     def recording(shedding: Any, *args: Any) -> Chosen | None:
         chosen = choose(shedding, *args)
         if chosen is not None:
-            _, query, _, _, turn, _ = args
+            _, (query, *_), _, turn, _, _ = args
             longest.append(query.cost.batch_s(chosen.rows) / turn.of(query.key))
         return chosen
 
@@ -123,7 +124,7 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
     cluster.run(WARM_S)
     found = mean_sics(cluster, [query.key for query in queries])
     assert len(longest) > 20
-    assert max(longest) <= LONGEST + 1e-6
+    assert max(longest) <= TUNING.longest + 1e-6
     assert np.mean([jain_index(row) for row in found]) >= 0.97
 
 
@@ -139,4 +140,4 @@ def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_ba
 @pytest.mark.parametrize("seed", [0, 7])
 def test_coins_of_a_class_have_the_seed_of_the_flow(virtual: Lab, seed: int) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}}, seed=seed)
-    assert cluster.governor.classes["gold"].shedder.seed == seed
+    assert cluster.engine.classes["gold"].shedder.seed == seed

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.control.core.changes import change_class
-from penstock.control.measure.cost_store import CostMemory
+from penstock.control.core.events import ChangeClass, ConnectionEnded
+from penstock.control.measure.cost_store import costs_to_json
 from penstock.control.state import past
 from penstock.control.state.past import AWAY_S, NAMES, OTHERS, QUERIES, READERS, Past
 from penstock.grants.offset import Books, Offset
@@ -20,15 +18,19 @@ def cluster(virtual: Any) -> Any:
     return virtual({"gold": {"target": 4.0, "shedder": "balance-sic"}})
 
 
+def leave(cluster: Any, connection: object) -> None:
+    cluster.handle(ConnectionEnded(cluster.at(), connection))
+
+
 def come_and_go(virtual: Any, cluster: Any, log: Any, count: int, seconds: float = 0.2) -> None:
     """So many queries are there one after the other, and then away for so long that they are not awaited."""
     for i in range(count):
         query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15), seed=i)
         cluster.run(seconds)
-        cluster.governor.leave(query.connections[query.key])
+        leave(cluster, query.connections[query.key])
         query.stopped = True
     cluster.timer.advance(AWAY_S)
-    cluster.governor.leave(object())
+    leave(cluster, object())
 
 
 def test_queries_that_are_gone_do_not_raise_the_floor_of_those_that_are_there(virtual: Any) -> None:
@@ -36,15 +38,15 @@ def test_queries_that_are_gone_do_not_raise_the_floor_of_those_that_are_there(vi
     log = virtual.stream(cluster, 2_000.0, 400.0)
     cluster.add("stays", "gold", log, virtual.machine(fixed_s=0.15))
     cluster.run(20.0)
-    alone_s = cluster.governor.floor_s("gold")
+    alone_s = cluster.engine.floor_s("gold")
     for i in range(3):
         query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15))
         cluster.run(20.0)
-        assert cluster.governor.queries[query.key].cost.ready
-        cluster.governor.leave(query.connections[query.key])
+        assert cluster.engine.members.queries[query.key].cost.ready
+        leave(cluster, query.connections[query.key])
         query.stopped = True
-    assert cluster.governor.floor_s("gold") == pytest.approx(alone_s, rel=0.5)
-    change_class(cluster.governor, "gold", {"target": "2s"})
+    assert cluster.engine.floor_s("gold") == pytest.approx(alone_s, rel=0.5)
+    cluster.command(ChangeClass("gold", {"target": "2s"}))
 
 
 def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
@@ -52,15 +54,15 @@ def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
 ) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     come_and_go(virtual, cluster, log, QUERIES + 8)
-    governor = cluster.governor
-    assert len(governor.queries) == QUERIES
+    engine = cluster.engine
+    assert len(engine.members.queries) == QUERIES
     assert len(cluster.status().to_json()["classes"]["gold"]["queries"]) == QUERIES
-    for held in (governor.sic._sources, governor.sic._known, governor._shedding._long_s):
+    for held in (engine.ledger.sic._sources, engine.ledger.sic._known, engine.granting.shedding._long_s):
         assert "gone0" not in held
     stays = cluster.add("stays", "gold", log)
     cluster.run(4.0)
-    assert governor.classes["gold"].plant.decision is not None
-    seen = governor.classes["gold"].cycle
+    assert engine.classes["gold"].plant.decision is not None
+    seen = engine.classes["gold"].cycle
     observed: list[int] = []
     before = seen.manager.decide
     seen.manager.decide = lambda o: (observed.append(o.output_delay_s.size), before(o))[1]
@@ -99,12 +101,12 @@ def test_a_query_that_was_forgotten_and_comes_back_counts_once(virtual: Any, clu
 def test_queries_whose_lines_break_all_at_once_are_not_forgotten(virtual: Any, cluster: Any) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     queries = [cluster.add(f"q{i}", "gold", log) for i in range(2 * QUERIES)]
-    known = dict(cluster.governor.queries)
+    known = dict(cluster.engine.members.queries)
     for query in queries:
-        cluster.governor.leave(query.connections[query.key])
+        leave(cluster, query.connections[query.key])
     for query in queries:
         cluster.connect(query, query.key)
-    assert cluster.governor.queries == known
+    assert cluster.engine.members.queries == known
     assert not cluster.status().to_json()["classes"]["gold"]["past"]
 
 
@@ -114,18 +116,16 @@ def test_a_query_that_has_just_ended_is_shown_as_it_was(virtual: Any, cluster: A
     assert set(cluster.status().to_json()["classes"]["gold"]["queries"]) == {"gone0", "gone1"}
 
 
-def test_costs_of_queries_that_are_forgotten_leave_the_file(tmp_path: Path, virtual: Any) -> None:
+def test_costs_of_queries_that_are_forgotten_are_not_remembered(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": 4.0}})
-    file = tmp_path / "costs.json"
-    cluster.governor._memory = CostMemory(file)
     log = virtual.stream(cluster, 2_000.0, 400.0)
     come_and_go(virtual, cluster, log, 1, seconds=20.0)
-    assert "gone0" in json.loads(file.read_text())
+    assert "gone0" in costs_to_json(cluster.engine.costs())
     come_and_go(virtual, cluster, log, QUERIES + 1)
     stays = cluster.add("stays", "gold", log)
     cluster.run(20.0)
     assert stays.batches
-    assert "gone0" not in json.loads(file.read_text())
+    assert "gone0" not in costs_to_json(cluster.engine.costs())
 
 
 def gone(reader: str, admitted: int) -> past.Gone:

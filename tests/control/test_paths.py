@@ -1,27 +1,26 @@
-"""Where queries stand on the ways of their rows through segments."""
+"""Where queries stand on the ways of their rows through shared streams."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from tests.queries import reader_of
 
 from penstock.control.schedule.paths import Paths
+from penstock.control.state.query import Joining, Query
 
 
-def queries(**reads: str) -> Any:
+def queries(**reads: str) -> dict[str, Query]:
     """By name, the streams that a query reads; all of class gold but `other`."""
     return {
-        name: SimpleNamespace(
-            cls="other" if name == "other" else "gold",
-            readers={s: SimpleNamespace(log=SimpleNamespace(directory=s)) for s in streams.split()},
+        name: Query(
+            Joining(name, name, "other" if name == "other" else "gold"),
+            readers={s: reader_of(name, s, s) for s in streams.split()},
         )
         for name, streams in reads.items()
     }
 
 
-def test_without_segments_every_query_has_the_whole_target() -> None:
+def test_without_shared_streams_every_query_has_the_whole_target() -> None:
     paths = Paths(queries(one="s"), {})
     assert (paths.turns("one"), paths.due_fraction("one")) == (1, 1.0)
 
@@ -34,7 +33,7 @@ def test_each_query_of_a_way_has_its_part_and_the_last_one_the_whole() -> None:
     assert parts == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
 
 
-def test_a_segment_of_another_class_is_a_source_like_any_other() -> None:
+def test_a_shared_stream_of_another_class_is_a_source_like_any_other() -> None:
     paths = Paths(queries(other="s", mine="a"), {"a": "other"})
     assert [paths.due_fraction(name) for name in ("other", "mine")] == [1.0, 1.0]
 

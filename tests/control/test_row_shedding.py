@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.core.changes import change_class
-from penstock.control.core.granting import carried
+from penstock.control.core.events import ChangeClass
+from penstock.control.core.granting import carried_plan
 from penstock.control.shed.by_window import Begun, begun, fates, highest, kept_windows, only_new
 from penstock.control.shed.by_worth import LEVELS, grouped, levels, spread
 from penstock.grants.plans import KEEP_ALL, SamplePlan, WindowPlan
@@ -85,7 +85,7 @@ def test_rows_that_are_worth_least_go_first_and_books_are_exact(virtual: Lab) ->
 
 def test_values_are_remembered_only_while_their_rows_wait(virtual: Lab) -> None:
     cluster, queries = run(virtual, 3.0, "semantic", seconds=40.0, utility="value")
-    known = cluster.governor._shedding.values["gold"].rows
+    known = cluster.engine.granting.shedding.values["gold"].rows
     latest = max(b.offset.end[0] - b.offset.start[0] for query in queries for b in query.batches[-2:])
     assert 0 < known <= 4 * latest
 
@@ -220,7 +220,7 @@ def test_a_tick_carries_what_was_decided_about_windows() -> None:
     of_windows, by_row = WindowPlan(size_us=10, windows=(3, 5), decided=6), SamplePlan("row")
     for plan, carries in ((of_windows, of_windows), (by_row, KEEP_ALL), (KEEP_ALL, KEEP_ALL)):
         reader: Any = SimpleNamespace(offset=SimpleNamespace(plan=plan))
-        assert carried(reader) == carries
+        assert carried_plan(reader) == carries
 
 
 def test_windows_of_another_size_say_nothing() -> None:
@@ -258,6 +258,6 @@ def test_a_shedder_that_its_streams_cannot_have_is_refused_while_the_class_runs(
     cluster.add("q", "gold", log)
     change = {"shedder": "window", "shedder_settings": {"size": "1s", "column": "amount"}}
     with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got: 'amount'"):
-        change_class(cluster.governor, "gold", change)
-    change_class(cluster.governor, "gold", {**change, "shedder_settings": {"size": "1s", "column": "at"}})
-    assert cluster.governor.classes["gold"].settings.column == "at"
+        cluster.command(ChangeClass("gold", change))
+    cluster.command(ChangeClass("gold", {**change, "shedder_settings": {"size": "1s", "column": "at"}}))
+    assert cluster.engine.classes["gold"].settings.column == "at"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.control.state.members import NOTED_BATCHES, Lease
+from penstock.control.core.events import Asked, BatchPlanned, BatchReported
+from penstock.control.state.lease import Lease, Terms
+from penstock.control.state.query import NOTED_BATCHES
 from penstock.grants.offset import Books, Offset
 from penstock.sim.microbatch import Lab
 
@@ -28,8 +31,12 @@ class RecordingSic:
 
 def start(virtual: Lab) -> tuple[Any, RecordingSic]:
     cluster = virtual(CLASSES)
-    cluster.governor.recorder = recorder = RecordingSic()
+    cluster.recorder = recorder = RecordingSic()
     return cluster, recorder
+
+
+def report(cluster: Any, batch: int, rows: dict[tuple[str, int], float]) -> None:
+    cluster.handle(BatchReported(cluster.at(), batch, rows))
 
 
 def key_of(line: dict[str, Any]) -> tuple[str, int]:
@@ -42,7 +49,8 @@ def test_two_queries_started_from_one_dataframe_are_told_apart_and_get_their_num
     cluster, recorder = start(virtual)
     for key in ("q-1", "q-2"):
         cluster.add(key, "gold", virtual.stream(cluster, 1000.0))
-        cluster.governor.queries[key].name = "q"
+        query = cluster.engine.members.queries[key]
+        query.identity = replace(query.identity, name="q")
     cluster.run(20.0)
     written = list(recorder.noted)
     assert {line["query"] for line in written} == {"q"}
@@ -51,7 +59,7 @@ def test_two_queries_started_from_one_dataframe_are_told_apart_and_get_their_num
     assert {line["batch"] for line in written} == {None}, "Spark has not reported on them yet"
     last = {line["key"]: line for line in written}
     for number, line in enumerate(last.values()):
-        cluster.governor.dropped(number, {key_of(line): 0.0})
+        report(cluster, number, {key_of(line): 0.0})
     assert recorder.noted[len(written) :] == [
         {**line, "batch": number} for number, line in enumerate(last.values())
     ]
@@ -63,27 +71,27 @@ def test_a_batch_that_is_run_again_after_a_crash_has_a_line(virtual: Lab) -> Non
     offset = Offset("q", {0: 0}, {0: 1000}, grant=5, books=Books(700, 300))
     query.offsets["q"] = offset
     cluster.connect(query, "q")
-    assert cluster.governor.planned("q", offset, 700)
-    cluster.governor.dropped(4, {("q", 5): 100.0})
+    cluster.handle(BatchPlanned(cluster.at(), "q", offset, 700))
+    report(cluster, 4, {("q", 5): 100.0})
     assert not recorder.noted
-    cluster.governor.ask("q", offset)
+    cluster.handle(Asked(cluster.at(), "q", offset))
     (line,) = recorder.noted
     assert (line["key"], line["grants"], line["batch"]) == ("q", {"q": 5}, 4)
     assert (line["rows"], line["dropped_by_watermark"]) == (700, 100.0)
     assert line["sic_batch"] == line["sic"] == pytest.approx(0.6)
-    assert cluster.governor.queries["q"].cost.state.seen == 0, "and is not learned from"
+    assert cluster.engine.members.queries["q"].cost.state.seen == 0, "and is not learned from"
 
 
 def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
-    query = cluster.governor.queries["q"]
+    query = cluster.engine.members.queries["q"]
     while query.lease is None:
         cluster.run(0.05)
     *_, seventh, eighth = list(recorder.noted)
     lines = len(recorder.noted)
-    cluster.governor.dropped(7, {key_of(seventh): seventh["rows"] / 2})
+    report(cluster, 7, {key_of(seventh): seventh["rows"] / 2})
     (anew,) = recorder.noted[lines:]
     assert anew == {
         **seventh,
@@ -93,7 +101,7 @@ def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virt
         "sic": anew["sic"],
     }
     assert query.lease.dropped == 0.0
-    cluster.governor.dropped(8, {key_of(eighth): 0.0})
+    report(cluster, 8, {key_of(eighth): 0.0})
     assert recorder.noted[-1] == {**eighth, "batch": 8}
     ninth = lines + 2
     while len(recorder.noted) == ninth:
@@ -106,15 +114,15 @@ def test_a_report_that_comes_too_late_counts_and_changes_no_line(virtual: Lab) -
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
     cluster.run(20.0)
     lines = len(recorder.noted)
-    cluster.governor.dropped(0, {key_of(recorder.noted[-NOTED_BATCHES - 1]): 10.0})
+    report(cluster, 0, {key_of(recorder.noted[-NOTED_BATCHES - 1]): 10.0})
     assert len(recorder.noted) == lines
-    assert cluster.governor.queries["q"].dropped == 10.0
+    assert cluster.engine.members.queries["q"].results.dropped == 10.0
 
 
 def test_a_number_that_was_known_in_time_is_not_noted_twice(virtual: Lab) -> None:
     cluster, recorder = start(virtual)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0))
-    query = cluster.governor.queries["q"]
+    query = cluster.engine.members.queries["q"]
     while query.lease is None or not query.lease.logged:
         cluster.run(0.05)
     query.lease.start_last_stage(cluster.timer(), 3)
@@ -122,12 +130,12 @@ def test_a_number_that_was_known_in_time_is_not_noted_twice(virtual: Lab) -> Non
         cluster.run(0.05)
     (line,) = recorder.noted
     assert line["batch"] == 3
-    cluster.governor.dropped(3, {key_of(line): 0.0})
+    report(cluster, 3, {key_of(line): 0.0})
     assert recorder.noted == [line]
 
 
 def test_a_job_that_does_not_say_its_batch_leaves_what_is_known() -> None:
-    lease = Lease(0.0, 0.0, {}, {})
+    lease = Lease(Terms(0.0))
     lease.start_last_stage(1.0, 3)
     lease.start_last_stage(2.0)
     assert (lease.batch, lease.jobs) == (3, 2)
@@ -139,9 +147,9 @@ def test_the_last_batch_of_a_query_that_has_stopped_still_gets_its_number(virtua
     cluster.run(20.0)
     last = recorder.noted[-1]
     cluster.stop(query)
-    cluster.governor.dropped(9, {key_of(last): 10.0})
+    report(cluster, 9, {key_of(last): 10.0})
     assert recorder.noted[-1] == {**last, "batch": 9}, "what it lost is not booked any more"
-    assert cluster.governor.queries["q"].dropped == 0.0
+    assert cluster.engine.members.queries["q"].results.dropped == 0.0
 
 
 def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Lab) -> None:
@@ -154,7 +162,7 @@ def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Lab) 
     assert last["rows"] == rows
     assert last["dropped_by_watermark"] == 0
     for _ in range(2):
-        cluster.governor.dropped(17, {key: rows / 4})
+        report(cluster, 17, {key: rows / 4})
     assert len(recorder.noted) == lines + 2
     anew = recorder.noted[-1]
     assert anew == {
@@ -165,7 +173,7 @@ def test_a_batch_of_which_rows_were_dropped_as_late_is_noted_anew(virtual: Lab) 
         "sic": anew["sic"],
     }
     assert 0.5 < anew["sic"] < 1.0
-    cluster.governor.dropped(17, {("gone", 1): 10.0})
+    report(cluster, 17, {("gone", 1): 10.0})
     assert len(recorder.noted) == lines + 2
     found = cluster.status().to_json()["classes"]["gold"]["queries"]["q"]
     assert found["dropped_by_watermark"] == rows / 2
@@ -191,7 +199,7 @@ def test_rows_that_were_dropped_of_an_older_batch_do_not_change_the_line_of_the_
     lines = len(recorder.noted)
     grants = {name: offset.grant for name, offset in query.offsets.items()}
     assert grants["q-a"] > grants["q-b"], "the last batches had no rows of the other stream"
-    cluster.governor.dropped(3, {("q-b", grants["q-b"]): 10.0})
+    report(cluster, 3, {("q-b", grants["q-b"]): 10.0})
     assert len(recorder.noted) == lines
-    cluster.governor.dropped(17, {("q-a", grants["q-a"]): 10.0})
+    report(cluster, 17, {("q-a", grants["q-a"]): 10.0})
     assert len(recorder.noted) == lines + 1

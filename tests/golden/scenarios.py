@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.control.core.changes import change_class, remove_class
+from penstock.control.core.events import ChangeClass, RemoveClass, SetShedding
 from penstock.sim.microbatch import Lab, Machine, Point, VirtualCluster
 from penstock.streams.paced.schedule import Schedule, schedule_constant, schedule_from_counts
 
@@ -348,13 +348,13 @@ def changes_while_it_runs(lab: Lab, make: Make) -> VirtualCluster:
         {"shedder": "balance-sic"},
     ]
     for change in changes:
-        change_class(cluster.governor, "silver", change)
+        cluster.command(ChangeClass("silver", change))
         cluster.run(2.0)
-    cluster.governor.shedding = False
+    cluster.command(SetShedding(False))
     cluster.run(2.0)
-    cluster.governor.shedding = True
+    cluster.command(SetShedding(True))
     cluster.stop(cluster.queries["bronze"])
-    remove_class(cluster.governor, "bronze")
+    cluster.command(RemoveClass("bronze"))
     del cluster.queries["bronze"]  # its books went with its class
     cluster.run(3.0)
     return cluster

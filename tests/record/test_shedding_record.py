@@ -21,11 +21,9 @@ TARGET_S = 4.0
 def recorded(virtual: Lab, tmp_path: Path) -> tuple[Path, Any]:
     """Two queries at three times their capacity, recorded."""
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}})
-    manager = describe_manager(cluster.governor.config.classes["gold"].build_manager())
+    manager = describe_manager(cluster.engine.config.classes["gold"].build_manager())
     with RunDirectory.create(tmp_path / "run", {"kind": "spark", "classes": {"gold": manager}}) as run:
-        cluster.governor.recorder = run
-        for governed in cluster.governor.classes.values():
-            governed.cycle.recorder = run
+        cluster.recorder = run
         for i in range(2):
             cluster.add(f"q{i}", "gold", virtual.stream(cluster, 70_000.0, 60.0), seed=i)
         cluster.run(40.0)

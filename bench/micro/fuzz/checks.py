@@ -202,7 +202,7 @@ def _check_status(world: World, running: Running, found: QueryStatus) -> None:
         total = sum(getattr(each, rows) for each in found.readers.values())
         require(getattr(found, rows) == total, f"{name}: {rows} {getattr(found, rows)}, its readers {total}")
     for ledger in running.ledgers.values():
-        reader = world.cluster.governor.readers.get(ledger.reader)
+        reader = world.cluster.engine.members.readers.get(ledger.reader)
         if reader is None:
             continue
         each, log = found.readers[ledger.reader], ledger.truth.log

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -17,13 +17,12 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import penstock.control.core.governor as governor_module
-import penstock.control.core.granting as granting_module
+import penstock.control.core.members as members_module
 import penstock.grants.journal as journal_module
-import penstock.host.operations as operations_module
 import penstock.spark.source.data_source as source_module
 import penstock.spark.source.link as asking_module
 from penstock.config.flow import load_flow_config
+from penstock.control.tuning import TUNING
 from penstock.grants.offset import Offset
 from penstock.sim.microbatch import Line, Machine, SimulatedQuery, VirtualCluster
 from penstock.spark.source.data_source import SourceOptions
@@ -90,7 +89,8 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=place))
         self._open.callback(shutil.rmtree, self.folder, ignore_errors=True)
         config = {"log": self.folder, "classes": self.case.classes, **self.case.flow}
-        self.cluster = VirtualCluster(load_flow_config(config))
+        tuning = replace(TUNING, first_rows=FIRST_ROWS)
+        self.cluster = VirtualCluster(load_flow_config(config), tuning=tuning)
         self.wire = Wire(self.cluster)
         self._open.enter_context(_virtual_time(self.cluster))
         self.errors = self._open.enter_context(_errors_logged())
@@ -179,7 +179,7 @@ class World:
         return name
 
     def _options(self, case: QueryCase, slot: str, stream: str, token: str) -> SourceOptions:
-        config = self.cluster.governor.config
+        config = self.cluster.engine.config
         cls = config.classes[case.cls]
         place = str(self.folder / stream)
         return SourceOptions(
@@ -301,19 +301,17 @@ class World:
 
 @contextmanager
 def _virtual_time(cluster: VirtualCluster) -> Iterator[None]:
-    """The clocks of server and planner are the cluster's, and ids of readers are the same in every run.
+    """The clocks of planners are the cluster's, and ids of readers are the same in every run.
 
     First batches are as small as the streams are: else most of a case would pass before anything is shed.
     Journals are cut, and queries forgotten, as early as can be.
     """
     minted = iter(range(1 << 40))
     with (
-        mock.patch.object(granting_module, "FIRST_ROWS", FIRST_ROWS),
         mock.patch.object(asking_module, "FIRST_ROWS", FIRST_ROWS),
         mock.patch.object(journal_module, "CUT_BYTES", CUT_BYTES),
-        mock.patch.object(governor_module, "QUERIES", 1),
-        mock.patch.object(governor_module, "AWAY_S", 0.0),
-        mock.patch.object(operations_module, "time", SimpleNamespace(monotonic=cluster.timer)),
+        mock.patch.object(members_module, "QUERIES", 1),
+        mock.patch.object(members_module, "AWAY_S", 0.0),
         mock.patch.object(source_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(
             source_module,

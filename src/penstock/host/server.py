@@ -1,4 +1,4 @@
-"""The control plane as a process: a Unix socket, JSON lines, one governor. Imports no Spark.
+"""The control plane as a process: a Unix socket, JSON lines, one engine. Imports no Spark.
 
 `python -m penstock.host.server` reads its start-up message (one JSON line: address, configuration, run
 directory) from standard input and lives until that is closed, so that it never outlives the driver.
@@ -8,53 +8,93 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.config.flow import FlowConfig
-from penstock.control.core.feasibility import Feasibility
-from penstock.control.core.governor import Governor
-from penstock.control.core.retention import Trimmer
+from penstock.control.backlog.row_values import Fetch, FetchedValues, fetch_values
+from penstock.control.core.engine import Engine
+from penstock.control.core.events import Fetched
+from penstock.control.core.instructions import FetchRows, Recorded, Tell
 from penstock.control.core.status import closing_report
-from penstock.control.measure.cost_store import CostMemory
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
-from penstock.host.operations import Operations
-from penstock.host.wire import HINT, FromSource, Hello, parsed
+from penstock.host.desk import Desk, Question
+from penstock.host.holding import FETCH_S
+from penstock.host.memory import costs_text, read_costs, write_costs
+from penstock.host.recorder import RunRecorder, write_line
+from penstock.host.retention import EVERY_S, trim
+from penstock.host.tailers import Tailers
+from penstock.host.threads import in_thread
+from penstock.host.wire import HINT, FromSource, Hello, Message, parsed
 from penstock.policies.load.base import describe_manager
 from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now
 from penstock.record.rundir import RunDirectory
-from penstock.vocabulary.errors import InvalidInputError, PenstockError, RefusedError
+from penstock.streams.opening import load_stream, open_stream
+from penstock.streams.protocol import StreamLog
+from penstock.streams.tailing import NewSegments, furthest_back
+from penstock.vocabulary.errors import InvalidInputError, RefusedError
+from penstock.vocabulary.moment import Moment
 
 _log = logging.getLogger(__name__)
 
-BEAT_S = 0.02
+CHORES_S = 1.0
+"""So often costs are written down and tailers are looked after."""
+FOLLOW_TIMEOUT_S = 4.0
+"""A stream whose headers take longer to read than this is one that does not answer: its reader fails open."""
+LINE_BYTES = 1 << 22
+"""A longer message is none."""
+SEND_S = 10.0
+"""Whoever does not read an answer for so long is gone."""
+
+
+def now() -> Moment:
+    """The moment it is."""
+    return Moment(time.monotonic(), time.time())
 
 
 class ControlServer:
-    """Serves one governor on a Unix socket.
+    """Hosts an engine on a Unix socket.
+
+    Log reads, trims and what is forced to a disk are in other threads; the engine is only in the loop's.
 
     Args:
         address: `unix:///path`; the socket is made readable by its owner alone.
-        governor: What decides.
+        engine: What decides.
+        recorder: Keeps the record of the run.
+        memory: A file that keeps what was learned of queries' costs.
     """
 
-    def __init__(self, address: str, governor: Governor) -> None:
-        self.path = Path(address.removeprefix(PREFIX))
-        self.governor = governor
+    def __init__(
+        self,
+        address: str,
+        engine: Engine,
+        recorder: RunRecorder | None = None,
+        memory: Path | None = None,
+    ) -> None:
+        self.path, self.engine = Path(address.removeprefix(PREFIX)), engine
+        self.desk = Desk(engine, now, self, self.stop)
+        self._recorder, self._memory = recorder, memory
         self._stopping = asyncio.Event()
-        self._operations = Operations(governor, self.stop)
-        self._trimmer = Trimmer(governor)
-        self._feasibility = Feasibility(governor)
-        self._connections: set[asyncio.Task[None]] = set()
+        self._tailers = Tailers(self._found, load_stream)
+        self._joining: list[tuple[str, Mapping[int, int]]] = []
+        """Ids of streams whose readers are about to join, and where these stand."""
+        self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
+        """By stream, what tailers found and the engine has not heard of yet."""
+        self._opening: dict[str, asyncio.Future[StreamLog]] = {}
+        self._stuck: set[str] = set()
+        """Work in other threads that takes long, and is not begun again before it has ended."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Serves until `stop`."""
@@ -65,18 +105,22 @@ class ControlServer:
         self.path.unlink(missing_ok=True)  # a socket that a control plane which was killed left behind
         old_mask = os.umask(0o177)
         try:
-            server = await asyncio.start_unix_server(self._accept, str(self.path), limit=1 << 22)
+            server = await asyncio.start_unix_server(self._accept, str(self.path), limit=LINE_BYTES)
         finally:
             os.umask(old_mask)
-        beat = asyncio.create_task(self._beat())
+        self._loop = asyncio.get_running_loop()
+        chores = asyncio.create_task(self._chores())
         try:
             await self._stopping.wait()
         finally:
-            beat.cancel()
+            chores.cancel()
             server.close()
-            for task in list(self._connections):
+            self._tailers.close()
+            if self._wake is not None:
+                self._wake.cancel()
+            for task in list(self._tasks):
                 task.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self.path.is_socket():
                 self.path.unlink(missing_ok=True)
 
@@ -95,22 +139,140 @@ class ControlServer:
         finally:
             client.close()
 
-    async def _beat(self) -> None:
+    # -- the engine's time ----------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Wakes the engine when it wants to be woken."""
+        loop = asyncio.get_running_loop()
+        if self._wake is not None:
+            self._wake.cancel()
+        # the loop's clock is the timer; a moment that has passed is woken at once, though not in this call
+        self._wake = loop.call_at(max(self.engine.due_s(), loop.time() + 0.001), self._woke)
+
+    def _woke(self) -> None:
+        try:
+            self.desk.wake()
+        except Exception:  # a manager that fails must not take the whole cluster's control with it
+            _log.exception("a periodic decision failed; the previous ones stay in force")
+        self._schedule()
+
+    async def _chores(self) -> None:
+        """What takes time and is not the engine's: done in other threads, for none of which anybody waits."""
+        self._schedule()
+        batches, trimmed_s = -1, time.monotonic()
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(CHORES_S)
             try:
-                self.governor.beat()
-                self._trimmer.beat()
-                self._feasibility.beat()
-            except OSError as error:
-                _log.warning("costs were not written, or rows not trimmed; decisions go on: %s", error)
-            except Exception:  # a manager that fails must not take the whole cluster's control with it
-                _log.exception("a periodic decision failed; the previous ones stay in force")
+                self._tailers.check()
+                self._tailers.keep(self._needed())
+                done = sum(query.turn.batches for query in self.engine.members.queries.values())
+                if self._memory is not None and done != batches:
+                    batches = done
+                    self._alone("costs", write_costs, self._memory, costs_text(self.engine.costs()))
+                if self.engine.config.trim and time.monotonic() - trimmed_s >= EVERY_S:
+                    trimmed_s = time.monotonic()
+                    for stream, log in self._tailers.logs.items():
+                        self._alone(f"trim {stream}", trim, [log])
+            except Exception:
+                _log.exception("a chore failed; decisions go on")
+
+    def _needed(self) -> dict[str, dict[int, int]]:
+        """By stream that is read, or is about to be, where its slowest reader stands."""
+        found: dict[str, list[Mapping[int, int]]] = {}
+        for stream, positions in self._joining:
+            found.setdefault(stream, []).append(positions)
+        for reader in self.engine.members.readers.values():
+            found.setdefault(reader.stream.id, []).append(reader.counted.end)
+        return {stream: furthest_back(positions) for stream, positions in found.items()}
+
+    def _alone(self, name: str, work: Callable[..., None], *given: Any) -> None:
+        """Does some work in another thread, unless it is still done since the last time."""
+        if name not in self._stuck:
+            self._stuck.add(name)
+            self._start(self._do(name, work, *given))
+
+    async def _do(self, name: str, work: Callable[..., None], *given: Any) -> None:
+        try:
+            await in_thread(work, *given)
+        except OSError as error:
+            _log.warning("%s: not done; decisions go on: %s", name, error)
+        except Exception:
+            _log.exception("%s: not done; decisions go on", name)
+        finally:
+            self._stuck.discard(name)
+
+    # -- the engine's hands ---------------------------------------------------------------------
+
+    def _found(self, stream: str, new: list[NewSegments]) -> None:
+        """A tailer found new segments, in its own thread."""
+        self._arrived.append((stream, new))
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._take_in)
+
+    def _take_in(self) -> None:
+        """The engine hears of all that tailers found."""
+        while self._arrived:
+            stream, new = self._arrived.popleft()
+            try:
+                self.desk.rows_arrived(stream, new)
+            except Exception:
+                _log.exception("rows of %s were not taken in", stream)
+        self._schedule()
+
+    def fetch(self, wanted: FetchRows) -> None:
+        """Reads rows that a shedder needs."""
+        self._start(self._fetch(wanted))
+
+    async def _fetch(self, wanted: FetchRows) -> None:
+        """The grant goes on without the shedder where rows cannot be read, or not soon enough."""
+        stream, values = wanted.fetch.stream, None
+        try:
+            if (log := self._tailers.logs.get(stream)) is not None and f"read {stream}" not in self._stuck:
+                values = await self._read(log, wanted.fetch)
+        except TimeoutError:
+            _log.warning("rows of %s were not read within %g s for a shedder", stream, FETCH_S)
+        except Exception:
+            _log.exception("rows of %s were not read for a shedder", stream)
+        try:
+            self.desk.handle(Fetched(now(), wanted.query, wanted.fetch, values))
+        except Exception:
+            _log.exception("rows of %s were read, and a grant was not decided", stream)
+        self._schedule()
+
+    async def _read(self, log: StreamLog, wanted: Fetch) -> FetchedValues:
+        """Rows of a log; one that does not answer is not asked again before it has."""
+        reading = asyncio.ensure_future(in_thread(fetch_values, log, wanted))
+        try:
+            async with asyncio.timeout(FETCH_S):
+                return await asyncio.shield(reading)
+        except TimeoutError:
+            name = f"read {wanted.stream}"
+            self._stuck.add(name)
+            reading.add_done_callback(lambda _: self._stuck.discard(name))
+            reading.add_done_callback(_looked_at)
+            raise
+
+    def record(self, line: Recorded) -> None:
+        """Keeps a line in the run's record."""
+        if self._recorder is not None:
+            write_line(self._recorder, line.line)
+
+    def tell(self, instruction: Tell) -> None:
+        """Nobody listens yet: drivers only ask."""
+        _log.warning(
+            "driver %s was to be told %s; drivers do not listen yet", instruction.driver, instruction.what
+        )
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- connections ----------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = object()
@@ -118,18 +280,24 @@ class ControlServer:
             while line := await reader.readline():
                 answer = await self._answer(connection, line)
                 writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
+                await _sent(writer)
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
             _log.debug("a connection ended: %r", error)
         except Exception:  # the source takes it for silence, asks anew and at last goes on by itself
             _log.exception("a question was not answered")
         finally:
-            self.governor.leave(connection)
-            self._operations.notify()
+            self._leave(connection)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _leave(self, connection: object) -> None:
+        try:
+            self.desk.leave(connection)
+        except Exception:
+            _log.exception("a connection that ended was not booked")
+        self._schedule()
 
     async def _answer(self, connection: object, line: bytes) -> dict[str, Any]:
         """The answer to a line.
@@ -140,28 +308,106 @@ class ControlServer:
         """
         try:
             message = parsed(json.loads(line))
-            call = self._operations.understood(connection, message)
         except InvalidInputError as error:
-            if isinstance(error.__cause__, OSError):  # of the system, as "too many open files"
-                raise error.__cause__ from None
             return _refused(error)
-        except PenstockError as error:
-            return _error("the control plane can do it", str(error))
         except (ValueError, RecursionError) as error:
             return _error("a message is one line of JSON", repr(error), HINT)
+        self._take_in()
         by_source = isinstance(message, FromSource)
         refusals = RefusedError if by_source and not isinstance(message, Hello) else InvalidInputError
         try:
-            answer = call()
-            answer = await answer if inspect.isawaitable(answer) else answer
-            return answer if isinstance(answer, dict) else {"ok": True}
+            return await self._carry_out(connection, message)
         except refusals as error:
+            if isinstance(error.__cause__, OSError):  # of the system, as "too many open files"
+                raise error.__cause__ from None
             return _refused(error)
         except Exception as error:
             if by_source:
                 raise
             _log.exception("%s failed", type(message).__name__)
             return _error("the control plane can do it", repr(error))
+        finally:
+            self._schedule()
+
+    async def _carry_out(self, connection: object, message: Message) -> dict[str, Any]:
+        if isinstance(message, Hello):
+            await self._join(connection, message)
+            return {"ok": True}
+        answer = self.desk.carry_out(message)
+        return await self._held(answer) if isinstance(answer, Question) else answer
+
+    async def _join(self, connection: object, message: Hello) -> None:
+        """A reader joins: its stream is opened and its headers are read in other threads first."""
+        try:
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                log = await self._open(message.log)
+                await self._join_stream(connection, message, log)
+        except TimeoutError:  # silence, to a source; the tailers say which stream hangs
+            raise ConnectionResetError(f"stream {message.log} does not answer") from None
+
+    async def _open(self, place: str) -> StreamLog:
+        """Opens a stream; all that want the same one wait for one thread, should it hang."""
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = self._opening[place] = asyncio.ensure_future(in_thread(open_stream, place))
+            opening.add_done_callback(lambda _: self._opening.pop(place, None))
+            opening.add_done_callback(_looked_at)
+        return await asyncio.shield(opening)
+
+    async def _join_stream(self, connection: object, message: Hello, log: StreamLog) -> None:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = loop
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ready.set)
+
+        stream = str(log.directory)
+        joining = stream, message.offset.end
+        self._joining.append(joining)
+        give_up = self._tailers.follow(log, self._needed()[stream], told)
+        try:
+            await ready.wait()
+            self._take_in()
+            self.desk.join(connection, message, log)
+        finally:
+            give_up()
+            self._joining.remove(joining)
+
+    async def _held(self, question: Question) -> dict[str, Any]:
+        """The answer to a question, or "nothing yet" when it was held for long enough."""
+        if question.answer is None:
+            answered = asyncio.Event()
+            question.notify = answered.set
+            self._schedule()
+            if not await _within(question.hold_s, answered) and self.desk.is_being_decided(question):
+                await _within(question.longest_s - question.hold_s, answered)
+            self.desk.give_up(question)
+        return question.to_json()
+
+
+async def _sent(writer: asyncio.StreamWriter) -> None:
+    """Waits until a client has read what was written, but for the last that buffers hold."""
+    try:
+        async with asyncio.timeout(SEND_S):
+            await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()  # what the client does not read would keep the connection
+        raise ConnectionResetError(f"a client has not read its answer for {SEND_S:g} s") from None
+
+
+def _looked_at(done: asyncio.Future[Any]) -> None:
+    """An error for which nobody waits any more is none that asyncio has to tell of."""
+    if not done.cancelled():
+        done.exception()
+
+
+async def _within(seconds: float, happened: asyncio.Event) -> bool:
+    """Waits for something for a while; returns whether it has happened."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await happened.wait()
+    return happened.is_set()
 
 
 def _error(rule: str, got: str, hint: str = "see its log") -> dict[str, Any]:
@@ -186,11 +432,11 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
         limit = config.record_mb * 1_000_000 or None
         run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
         recorder = LiveRecorder(run)
-    memory = CostMemory(Path(start["memory"])) if start.get("memory") else None
-    governor = Governor(config, time.time, time.monotonic, recorder, memory)
+    memory = Path(start["memory"]) if start.get("memory") else None
+    engine = Engine(config, now(), None if memory is None else read_costs(memory))
     if recorder is not None:
-        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in governor.classes.items()})
-    server = ControlServer(start["address"], governor)
+        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in engine.classes.items()})
+    server = ControlServer(start["address"], engine, recorder, memory)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -206,7 +452,7 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
         if watching is not None:
             watching.cancel()
         if recorder is not None:
-            recorder.finish(closing_report(governor))
+            recorder.finish(closing_report(engine, now()))
 
 
 async def _start() -> None:

@@ -1,43 +1,63 @@
-"""What a class's shedder looks up in waiting rows: each segment is read once for all queries of the class."""
+"""What a class's shedder looks up in waiting rows: each segment is read once for all queries of the class.
+
+The control plane reads no rows. What a shedder does not know yet is fetched by whoever hosts the control
+plane, and the decision is taken when it is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
-from penstock.control.backlog.waiting import Cut, Stretch
-from penstock.control.state.members import Reader
+from penstock.control.backlog.waiting import Cut, WaitingSegments
+from penstock.control.state.query import Reader
 from penstock.grants.plans.values import Values, utilities, window_numbers
 from penstock.policies.quality.sic import IntArray
 from penstock.streams.protocol import StreamLog
 
-Inside = tuple[Stretch, IntArray, IntArray]
-"""A stretch, which of its segments a cut decides about, and how many rows of each."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """The waiting rows of one partition that a cut decides about, or has as late.
+
+    Attributes:
+        part: The partition's waiting segments.
+        segment: Where each segment begins that has such rows.
+        rows: How many such rows each of them has.
+        low_s: When the first waiting row of each segment arrived.
+        high_s: When the last row of each segment arrived.
+        first: The first such row.
+    """
+
+    part: WaitingSegments
+    segment: IntArray
+    rows: IntArray
+    low_s: Values
+    high_s: Values
+    first: int
 
 
-def inside(stretches: Sequence[Stretch], decided: Cut) -> list[Inside]:
-    """By stretch, which of its segments have rows that a cut decides about, and how many."""
-    found = []
-    for stretch in stretches:
-        late = decided.late[stretch.reader][stretch.partition]
-        end = decided.ends[stretch.reader][stretch.partition]
-        rows = np.minimum(stretch.first + stretch.rows, end) - np.maximum(stretch.first, late)
-        at = np.flatnonzero(rows > 0)
-        found.append((stretch, at, rows[at]))
-    return found
+def inside(parts: Sequence[WaitingSegments], decided: Cut) -> list[Inside]:
+    """By partition, the rows that a cut decides about."""
+    return [
+        _inside(part, decided.late[part.reader][part.partition], decided.ends[part.reader][part.partition])
+        for part in parts
+    ]
 
 
-def late_part(stretches: Sequence[Stretch], decided: Cut) -> list[Inside]:
-    """The same for the rows that the cut has as late."""
-    found = []
-    for stretch in stretches:
-        late = decided.late[stretch.reader][stretch.partition]
-        rows = np.minimum(stretch.first + stretch.rows, late) - stretch.first
-        at = np.flatnonzero(rows > 0)
-        found.append((stretch, at, rows[at]))
-    return found
+def late_part(parts: Sequence[WaitingSegments], decided: Cut) -> list[Inside]:
+    """By partition, the rows that a cut has as late."""
+    return [_inside(part, part.start, decided.late[part.reader][part.partition]) for part in parts]
+
+
+def _inside(part: WaitingSegments, first: int, end: int) -> Inside:
+    found = part.between(first, end)
+    rows = np.minimum(found.first + found.rows, end) - np.maximum(found.first, first)
+    at = np.flatnonzero(rows > 0)
+    return Inside(part, found.segment[at], rows[at], found.low_s[at], found.high_s[at], first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +73,120 @@ class Look:
     size_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Values of rows that a shedder needs, all of one partition.
+
+    Attributes:
+        stream: The id of the stream.
+        partition: Which partition.
+        look: What is looked up.
+        segments: Where the segments begin whose rows are needed, in order.
+        positions: Single rows that are needed.
+    """
+
+    stream: str
+    partition: int
+    look: Look
+    segments: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedValues:
+    """The answer to a `Fetch`.
+
+    Attributes:
+        fetch: What was asked for.
+        segments: By where a segment begins, the values of its rows.
+        positions: By position, the value of a row; `None` if the row is not there any more.
+    """
+
+    fetch: Fetch
+    segments: Mapping[int, Values | IntArray] = field(default_factory=dict)
+    positions: Mapping[int, int | None] = field(default_factory=dict)
+
+
+class RowsNeededError(Exception):
+    """A shedder cannot decide yet: values of rows are missing.
+
+    Args:
+        fetches: What is missing.
+    """
+
+    def __init__(self, fetches: Sequence[Fetch]) -> None:
+        super().__init__(f"{len(fetches)} fetches")
+        self.fetches = fetches
+
+
+Key = tuple[str, int, Look]
+
+
 class RowValues:
     """Values of waiting rows, remembered while a query of the class still has the row to come."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, Look], dict[int, Values | IntArray]] = {}
+        self._known: dict[Key, dict[int, Values | IntArray]] = {}
+        self._single: dict[Key, dict[int, int | None]] = {}
+        """Values of single rows, by position: the last that was asked for."""
+        self._missing: dict[Key, tuple[list[int], list[int]]] = {}
 
     @property
     def rows(self) -> int:
         """How many are remembered."""
         return sum(values.size for known in self._known.values() for values in known.values())
 
-    def of(self, log: StreamLog, part: Inside, look: Look, first: int) -> list[Values | IntArray]:
-        """The values of a stretch's rows, an array a segment.
+    def take_in(self, fetched: FetchedValues) -> None:
+        """Values that were missing."""
+        key = fetched.fetch.stream, fetched.fetch.partition, fetched.fetch.look
+        self._known.setdefault(key, {}).update(fetched.segments)
+        if fetched.positions:
+            self._single[key] = dict(fetched.positions)
+
+    def of(self, stream: str, part: Inside, look: Look) -> list[Values | IntArray]:
+        """The values of some rows, an array a segment; what is missing is noted, and empty here.
 
         Args:
-            log: Its stream.
-            part: The stretch, and how many rows of which of its segments.
+            stream: The id of the stream.
+            part: Which rows.
             look: What is looked up.
-            first: The first position that counts.
         """
-        stretch, at, rows = part
-        known = self._known.setdefault((str(log.directory), stretch.partition, look), {})
-        segments = stretch.segment[at].tolist()
-        known.update(_read(log, stretch.partition, [s for s in segments if s not in known], look))
-        begins = (max(0, max(first, int(stretch.first[0])) - segment) for segment in segments)
+        key = stream, part.part.partition, look
+        known, segments = self._known.get(key, {}), part.segment.tolist()
+        if missing := [segment for segment in segments if segment not in known]:
+            self._missing.setdefault(key, ([], []))[0].extend(missing)
+            return [np.empty(0) for _ in segments]
+        begins = (max(0, part.first - segment) for segment in segments)
         return [
             known[segment][begin : begin + count]
-            for segment, begin, count in zip(segments, begins, rows.tolist(), strict=True)
+            for segment, begin, count in zip(segments, begins, part.rows.tolist(), strict=True)
         ]
 
-    def at(self, log: StreamLog, partition: int, position: int, look: Look) -> int:
-        """The value of one row."""
-        (segment,) = log.headers(partition, position, position + 1)
-        begin = segment.first_position
-        return int(_read(log, partition, [begin], look)[begin][position - begin])
+    def at(self, stream: str, partition: int, position: int, look: Look) -> int | None:
+        """The value of one row, `None` if it is not there any more; where it is missing, that is noted."""
+        key = stream, partition, look
+        known = self._single.get(key, {})
+        if position not in known:
+            self._missing.setdefault(key, ([], []))[1].append(position)
+        return known.get(position)
+
+    def check(self) -> None:
+        """Raises what is missing, if anything is."""
+        missing, self._missing = self._missing, {}
+        if missing:
+            raise RowsNeededError(
+                [
+                    Fetch(*key, tuple(sorted(set(segments))), tuple(positions))
+                    for key, (segments, positions) in missing.items()
+                ]
+            )
 
     def forget(self, readers: Iterable[Reader]) -> None:
         """Lets go of segments that all of a class's readers are past."""
         least: dict[tuple[str, int], int] = {}
         for reader in readers:
             for p, position in reader.positions.items():
-                at = str(reader.log.directory), p
+                at = reader.stream.id, p
                 least[at] = min(position, least.get(at, position))
         for key, known in list(self._known.items()):
             before = least.get(key[:2])
@@ -103,21 +195,34 @@ class RowValues:
                 del known[segment]
             if not known:
                 del self._known[key]
+        self._single = {key: single for key, single in self._single.items() if key[:2] in least}
 
 
-def _read(
-    log: StreamLog, partition: int, segments: Sequence[int], look: Look
-) -> dict[int, Values | IntArray]:
-    """The values of some segments in order, by where they begin; all of them are computed at once."""
-    if not segments:
-        return {}
-    wanted = set(segments)
-    headers = [h for h in log.headers(partition, segments[0], segments[-1] + 1) if h.first_position in wanted]
-    batches = [log.read(header) for header in headers]
-    values: Values | IntArray
+def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
+    """Reads the rows that a shedder needs; a host does so where it holds up nobody.
+
+    Args:
+        log: The stream.
+        fetch: What is needed.
+    """
+    wanted = set(fetch.segments)
+    found: dict[int, Values | IntArray] = {}
+    if wanted:
+        first, last = fetch.segments[0], fetch.segments[-1]
+        headers = [h for h in log.headers(fetch.partition, first, last + 1) if h.first_position in wanted]
+        values = _values([log.read(header) for header in headers], fetch.look)
+        ends = np.cumsum([header.rows for header in headers]).tolist()
+        found = {h.first_position: values[end - h.rows : end] for h, end in zip(headers, ends, strict=True)}
+    single: dict[int, int | None] = {}
+    for position in fetch.positions:
+        segments = log.headers(fetch.partition, position, position + 1)  # none where it was trimmed
+        values = _values([log.read(segment) for segment in segments], fetch.look)
+        single[position] = int(values[position - segments[0].first_position]) if segments else None
+    return FetchedValues(fetch, found, single)
+
+
+def _values(batches: Sequence[pa.RecordBatch], look: Look) -> Values | IntArray:
+    """All of them are computed at once."""
     if look.size_us:
-        values = window_numbers(batches, look.by, look.size_us)
-    else:
-        values = utilities(batches, look.by)
-    ends = np.cumsum([header.rows for header in headers]).tolist()
-    return {h.first_position: values[end - h.rows : end] for h, end in zip(headers, ends, strict=True)}
+        return window_numbers(batches, look.by, look.size_us)
+    return utilities(batches, look.by)

@@ -8,15 +8,14 @@ first saw it. The correction is by stream: time stamps of one stream say nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from penstock.control.backlog.waiting import Stretch
-from penstock.streams.protocol import StreamLog
+from penstock.control.backlog.waiting import IntArray, WaitingSegments
 from penstock.vocabulary.model import FloatArray
+from penstock.vocabulary.moment import Moment
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,10 @@ class _Partition:
         if self.ends and end < self.ends[-1]:  # the log lost its tail: positions mean other rows now
             self.seen_s.clear()
             self.ends.clear()
-        if self.ends and (end == self.ends[-1] or now_s - self.seen_s[-1] < EVERY_S):
+        if self.ends and end == self.ends[-1]:
+            return
+        if len(self.ends) > 1 and now_s - self.seen_s[-2] < EVERY_S:  # one with the last
+            self.seen_s[-1], self.ends[-1] = now_s, end
             return
         self.seen_s.append(now_s)
         self.ends.append(end)
@@ -62,63 +64,58 @@ class _Partition:
 
 
 class Sightings:
-    """The sightings of all streams that are read.
+    """The sightings of all streams that are read."""
 
-    Args:
-        clock: Seconds since the epoch, as arrival times are.
-        timer: Seconds that never go back.
-    """
-
-    def __init__(self, clock: Callable[[], float], timer: Callable[[], float]) -> None:
-        self._clock, self._timer = clock, timer
+    def __init__(self) -> None:
         self._streams: dict[str, dict[int, _Partition]] = {}
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
-    def of(self, log: StreamLog) -> Callable[[Stretch], Stretch]:
-        """The correction of one stream."""
-        return partial(self.corrected, str(log.directory))
+    def saw(self, stream: str, partition: int, end: int, at: Moment) -> None:
+        """The end of a partition was seen."""
+        self._streams.setdefault(stream, {}).setdefault(partition, _Partition()).saw(at.timer_s, end)
 
-    def corrected(self, stream: str, stretch: Stretch) -> Stretch:
-        """Waiting rows, none of which arrived after it was first seen; this look is a sighting.
+    def corrects(self, stream: str, waiting: WaitingSegments) -> bool:
+        """Whether some of what waits may be stamped in the future: its age depends on when that is asked."""
+        partition = self._streams.get(stream, {}).get(waiting.partition)
+        return partition is not None and waiting.start < partition.ahead_end
+
+    def corrected(self, stream: str, waiting: WaitingSegments, at: Moment) -> WaitingSegments:
+        """Waiting rows, none of which arrived after it was first seen.
 
         Args:
-            stream: Where it lies.
-            stretch: All that waits in one of its partitions, as it is stamped.
+            stream: The id of the stream.
+            waiting: All that waits in one of its partitions, as it is stamped.
+            at: Now.
         """
-        now_s, timer_s = self._clock(), self._timer()
-        partition = self._streams.setdefault(stream, {}).setdefault(stretch.partition, _Partition())
-        partition.saw(timer_s, stretch.end)
-        lead_s = float(stretch.arrival_max_s[-1]) - now_s
+        partition = self._streams.setdefault(stream, {}).setdefault(waiting.partition, _Partition())
+        lead_s = float(waiting.high_s[-1]) - at.wall_s
         if lead_s > 0.0:
-            partition.ahead_end = stretch.end
-            self._say(stream, lead_s)
-        if int(stretch.first[0]) >= partition.ahead_end:
-            return stretch
-        seen_s, ends = np.array([*partition.seen_s, timer_s]), np.array(partition.ends)
+            partition.ahead_end = waiting.end
+            self._warn(stream, lead_s)
+        if waiting.start >= partition.ahead_end:
+            return waiting
+        seen_s, ends = np.array([*partition.seen_s, at.timer_s]), np.array(partition.ends)
 
-        def latest_s(positions: np.ndarray) -> FloatArray:
-            found: FloatArray = now_s - (timer_s - seen_s[np.searchsorted(ends, positions, side="right")])
+        def latest_s(positions: IntArray) -> FloatArray:
+            seen = seen_s[np.searchsorted(ends, positions, side="right")]
+            found: FloatArray = at.wall_s - (at.timer_s - seen)
             return found
 
-        return Stretch(
-            stretch.reader,
-            stretch.partition,
-            stretch.segment,
-            stretch.first,
-            stretch.rows,
-            np.minimum(stretch.arrival_min_s, latest_s(stretch.first)),
-            np.minimum(stretch.arrival_max_s, latest_s(stretch.first + stretch.rows - 1)),
+        return replace(
+            waiting,
+            low_s=np.minimum(waiting.low_s, latest_s(waiting.segment)),
+            high_s=np.minimum(waiting.high_s, latest_s(waiting.ends - 1)),
         )
 
     def keep(self, streams: Iterable[str]) -> None:
         """Forgets all streams but these."""
         kept = set(streams)
         self._streams = {name: found for name, found in self._streams.items() if name in kept}
-        self._said &= kept
+        self._warned &= kept
 
-    def _say(self, stream: str, lead_s: float) -> None:
-        if lead_s >= SAY_FROM_S and stream not in self._said:
-            self._said.add(stream)
+    def _warn(self, stream: str, lead_s: float) -> None:
+        if lead_s >= SAY_FROM_S and stream not in self._warned:
+            self._warned.add(stream)
             _log.warning(
                 "stream %s has rows that are stamped %.0f s ahead of this host's clock; "
                 "they count as arrived when they were first seen; compare the clocks of its producers",

@@ -2,47 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.grants.offset import Positions
-from penstock.streams.protocol import HeaderArrays, ReadableStream
 from penstock.vocabulary.model import NO_ROWS, Admission, FloatArray, WaitingRows
+
+IntArray = npt.NDArray[np.int64]
 
 _BINS = 128
 """Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
-    """Waiting rows of one partition of one reader, by segment, the first one clipped."""
+class SegmentRows:
+    """Waiting rows of some segments, an array a field.
+
+    Attributes:
+        segment: Where each segment begins, also the part of it that does not wait any more.
+        first: The first waiting position of each segment.
+        rows: How many rows of each segment wait.
+        low_s: When the first waiting row of each segment arrived.
+        high_s: When the last row of each segment arrived.
+    """
+
+    segment: IntArray
+    first: IntArray
+    rows: IntArray
+    low_s: FloatArray
+    high_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingSegments:
+    """Segments with waiting rows, of one partition of one reader.
+
+    The arrays are of whole segments and are shared with other readers of the stream, so that a long backlog
+    costs no more than a short one. Of the first segment only the rows from `start` on wait.
+
+    Attributes:
+        reader: Whose rows.
+        partition: Of which partition.
+        segment: Where each segment begins.
+        ends: Where each segment ends.
+        low_s: When the first row of each segment arrived.
+        high_s: When the last row of each segment arrived; it never falls from one segment to the next.
+        start: The first waiting position.
+    """
 
     reader: str
     partition: int
-    segment: npt.NDArray[np.int64]
-    """Where each segment begins, also the part of it that does not wait any more."""
-    first: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    arrival_min_s: FloatArray
-    arrival_max_s: FloatArray
+    segment: IntArray
+    ends: IntArray
+    low_s: FloatArray
+    high_s: FloatArray
+    start: int
 
     @property
     def end(self) -> int:
-        return int(self.first[-1] + self.rows[-1])
+        return int(self.ends[-1])
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait."""
+        return self.end - self.start
+
+    @property
+    def oldest_s(self) -> float:
+        """When the first waiting row arrived; inside a segment arrivals are even."""
+        low_s, begins = float(self.low_s[0]), int(self.segment[0])
+        if self.start <= begins:
+            return low_s
+        part = (self.start - begins) / (int(self.ends[0]) - begins)
+        return low_s + part * (float(self.high_s[0]) - low_s)
 
     def position_at(self, arrival_s: float) -> int:
         """The first waiting position that arrived after a moment; inside a segment arrivals are even."""
-        i = int(np.searchsorted(self.arrival_max_s, arrival_s, side="right"))
-        if i == self.rows.size:
+        i = int(self.high_s.searchsorted(arrival_s, side="right"))
+        if i == self.ends.size:
             return self.end
-        low_s, high_s = float(self.arrival_min_s[i]), float(self.arrival_max_s[i])
+        first = max(self.start, int(self.segment[i]))
+        low_s = self.oldest_s if i == 0 else float(self.low_s[i])
+        high_s = float(self.high_s[i])
         if arrival_s < low_s or high_s <= low_s:
-            return int(self.first[i])
-        part = (arrival_s - low_s) / (high_s - low_s)
-        return int(self.first[i]) + min(int(part * self.rows[i]), int(self.rows[i]))
+            return first
+        rows = int(self.ends[i]) - first
+        return first + min(int((arrival_s - low_s) / (high_s - low_s) * rows), rows)
+
+    def between(self, first: int, end: int) -> SegmentRows:
+        """The segments that have waiting rows in [first, end), each with all its waiting rows."""
+        first = max(first, self.start)
+        low = int(self.ends.searchsorted(first, side="right"))
+        high = max(low, int(self.segment.searchsorted(end, side="left"))) if end > first else low
+        segment, ends = self.segment[low:high], self.ends[low:high]
+        firsts, low_s = segment, self.low_s[low:high]
+        if segment.size and self.start > segment[0]:  # a grant ended inside this segment
+            firsts, low_s = segment.copy(), low_s.copy()
+            firsts[0], low_s[0] = self.start, self.oldest_s
+        return SegmentRows(segment, firsts, ends - firsts, low_s, self.high_s[low:high])
+
+    def all(self) -> SegmentRows:
+        """All segments."""
+        return self.between(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,81 +114,49 @@ class Waiting:
     """What waits for a query's readers.
 
     Attributes:
-        stretches: Partitions with waiting rows.
+        parts: Partitions with waiting rows.
         ends: By reader, the positions at which nothing waits any more.
-        rows: How many; this and the next are asked for far more often than they change.
+        rows: How many rows wait; this and the next are asked for far more often than they change.
         oldest_s: When the oldest of them arrived.
     """
 
-    stretches: Sequence[Stretch]
-    ends: Mapping[str, Positions]
+    parts: Sequence[WaitingSegments] = ()
+    ends: Mapping[str, Positions] = field(default_factory=dict)
     rows: int = field(init=False)
     oldest_s: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        oldest_s = min((float(stretch.arrival_min_s[0]) for stretch in self.stretches), default=None)
-        object.__setattr__(self, "rows", sum(int(stretch.rows.sum()) for stretch in self.stretches))
+        oldest_s = min((part.oldest_s for part in self.parts), default=None)
+        object.__setattr__(self, "rows", sum(part.rows for part in self.parts))
         object.__setattr__(self, "oldest_s", oldest_s)
-
-
-def as_stamped(stretch: Stretch) -> Stretch:
-    """Takes time stamps as they are."""
-    return stretch
-
-
-def look(
-    readers: Mapping[str, tuple[ReadableStream, Positions]],
-    corrected: Callable[[Stretch], Stretch] = as_stamped,
-) -> Waiting:
-    """What waits now.
-
-    Args:
-        readers: By reader, its log and the positions it has reached.
-        corrected: Says when rows arrived where their time stamps cannot be right.
-    """
-    stretches, ends = [], {}
-    for name, (log, positions) in readers.items():
-        ends[name] = {p: max(log.end(p), positions.get(p, 0)) for p in range(log.partitions)}
-        for p, end in ends[name].items():
-            first = max(positions.get(p, 0), log.start(p))
-            headers = log.header_arrays(p, first, end, keys=False)
-            if end > first and len(headers):  # none when a trim came in between
-                stretches.append(corrected(_stretch(name, p, headers, first, end)))
-    return Waiting(stretches, ends)
-
-
-def left_of(
-    log: ReadableStream, positions: Positions, corrected: Callable[[Stretch], Stretch] = as_stamped
-) -> tuple[int, float | None]:
-    """Rows after positions, those that a trim took included, and when the oldest that is there arrived."""
-    waiting = look({"": (log, positions)}, corrected)
-    return sum(end - positions.get(p, 0) for p, end in waiting.ends[""].items()), waiting.oldest_s
-
-
-def _stretch(reader: str, partition: int, headers: HeaderArrays, first: int, end: int) -> Stretch:
-    firsts = np.maximum(headers.first_position, first)
-    ends = np.minimum(headers.first_position + headers.rows, end)
-    low_s, high_s = headers.arrival_min_us / 1e6, headers.arrival_max_us / 1e6
-    if firsts[0] > headers.first_position[0]:  # a grant ended inside this segment
-        part = (firsts[0] - headers.first_position[0]) / headers.rows[0]
-        low_s = np.concatenate(([low_s[0] + part * (high_s[0] - low_s[0])], low_s[1:]))
-    return Stretch(reader, partition, headers.first_position, firsts, ends - firsts, low_s, high_s)
 
 
 def profile(waiting: Waiting) -> WaitingRows:
     """Waiting rows by arrival time over all readers, in at most 128 bins."""
-    if not waiting.stretches:
+    parts = waiting.parts
+    if not parts:
         return NO_ROWS
-    arrival_s = np.concatenate([stretch.arrival_max_s for stretch in waiting.stretches])
-    rows = np.concatenate([stretch.rows for stretch in waiting.stretches]).astype(np.float64)
-    order = np.argsort(arrival_s, kind="stable")
-    arrival_s, rows = arrival_s[order], rows[order]
-    if arrival_s.size <= _BINS:
-        return WaitingRows(arrival_s, rows)
-    edges = np.linspace(arrival_s[0], arrival_s[-1], _BINS)
-    edges[-1] = arrival_s[-1]
-    index = np.minimum(np.searchsorted(edges, arrival_s, side="left"), _BINS - 1)
-    return WaitingRows(edges, np.bincount(index, weights=rows, minlength=_BINS).astype(np.float64))
+    if sum(part.ends.size for part in parts) <= _BINS:
+        found = [part.all() for part in parts]
+        arrival_s = np.concatenate([each.high_s for each in found])
+        rows = np.concatenate([each.rows for each in found]).astype(np.float64)
+        order = np.argsort(arrival_s, kind="stable")
+        return WaitingRows(arrival_s[order], rows[order])
+    edges = np.linspace(
+        min(float(part.high_s[0]) for part in parts), max(float(part.high_s[-1]) for part in parts), _BINS
+    )
+    return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
+
+
+def _rows_by(part: WaitingSegments, edges: FloatArray) -> FloatArray:
+    """Waiting rows of a partition by bin; a segment counts where its last row arrived.
+
+    Bins are found by search: a backlog of a million segments costs no more than one of a thousand.
+    """
+    at = part.high_s.searchsorted(edges, side="right")
+    upto = np.where(at > 0, part.ends[np.maximum(at - 1, 0)], part.start)
+    upto[-1] = part.end  # linspace may round its last edge down
+    return np.diff(upto, prepend=part.start).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +184,31 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
         grant: In arrival times.
         row_limit: Admit no more than this, oldest first, beside the grant's own limit.
     """
+    parts = waiting.parts
     limit = row_limit if grant.limit_rows is None else min(row_limit, grant.limit_rows)
     limit = limit / grant.keep_fraction if grant.keep_fraction > 0 else np.inf
-    late_at = [s.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for s in waiting.stretches]
-    until = [
-        max(late, s.position_at(grant.cut_s)) for s, late in zip(waiting.stretches, late_at, strict=True)
-    ]
+    late_at = [part.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for part in parts]
+    until = [max(late, part.position_at(grant.cut_s)) for part, late in zip(parts, late_at, strict=True)]
     if sum(until) - sum(late_at) > limit:
         until = _oldest(waiting, late_at, until, int(limit))
     ends: dict[str, dict[int, int]] = {name: {} for name in waiting.ends}
     late: dict[str, dict[int, int]] = {name: {} for name in waiting.ends}
-    for stretch, late_end, end in zip(waiting.stretches, late_at, until, strict=True):
-        ends[stretch.reader][stretch.partition] = end
-        late[stretch.reader][stretch.partition] = late_end
-    late_rows = sum(at - int(s.first[0]) for s, at in zip(waiting.stretches, late_at, strict=True))
+    for part, late_end, end in zip(parts, late_at, until, strict=True):
+        ends[part.reader][part.partition] = end
+        late[part.reader][part.partition] = late_end
+    late_rows = sum(at - part.start for part, at in zip(parts, late_at, strict=True))
     return Cut(ends, late, sum(until) - sum(late_at), late_rows)
 
 
 def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limit: int) -> list[int]:
     """Ends that hold the oldest `limit` rows: by arrival time, and among rows of one time by position."""
-    low_s = np.nextafter(min(float(s.arrival_min_s[0]) for s in waiting.stretches), -np.inf)
-    high_s = max(float(s.arrival_max_s[-1]) for s in waiting.stretches)
+    low_s = float(np.nextafter(min(part.oldest_s for part in waiting.parts), -np.inf))
+    high_s = max(float(part.high_s[-1]) for part in waiting.parts)
 
     def ends_at(moment_s: float) -> list[int]:
         return [
-            min(max(late, s.position_at(moment_s)), end)
-            for s, late, end in zip(waiting.stretches, late_at, until, strict=True)
+            min(max(late, part.position_at(moment_s)), end)
+            for part, late, end in zip(waiting.parts, late_at, until, strict=True)
         ]
 
     for _ in range(48):  # to less than a microsecond

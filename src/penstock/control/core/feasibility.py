@@ -5,36 +5,80 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from penstock.control.core.governor import Governor
 from penstock.policies.capacity.need import ClassCost, ClassPlan, QueryCost, plan_capacity
+from penstock.vocabulary.moment import Moment
+
+if TYPE_CHECKING:
+    from penstock.control.core.engine import Engine
 
 _log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 
 
-class Feasibility:
+@dataclass(frozen=True, slots=True)
+class ClassNeeds:
+    """What a class needs of the time, and what it has.
+
+    Attributes:
+        needs: Part of the time that its load asks for; `None` if that is not known, or no part would do.
+        gives: Part of the time that its share gives.
+        free: Part of the time that nobody needs.
+        shed_fraction: Part of its rows that would be shed.
+        feasible: Whether its target can be met; `None` if that is not known.
+        least_target_s: The least target that its share allows.
+        queries: By query, the part of the time that it needs.
+        not_measured: Queries whose cost is not known yet.
+        says: The same in sentences.
+    """
+
+    needs: float | None
+    gives: float
+    free: float
+    shed_fraction: float | None
+    feasible: bool | None
+    least_target_s: float | None
+    queries: Mapping[str, float | None]
+    not_measured: list[str]
+    says: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FeasibilityReport:
+    """The needs of all classes, of a capacity in batches at once."""
+
+    capacity: float
+    classes: Mapping[str, ClassNeeds]
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer of `flow.plan()`."""
+        return asdict(self)
+
+
+class FeasibilityWatch:
     """Says once of each class that its target cannot be met, or may not be, as soon as costs tell."""
 
-    def __init__(self, governor: Governor) -> None:
-        self._governor = governor
-        self._last_s = governor.timer()
+    def __init__(self) -> None:
+        self._last_s = -math.inf
         self._said: set[tuple[str, float]] = set()
 
-    def beat(self) -> None:
-        if self._governor.timer() - self._last_s < LOOK_EVERY_S:
+    def look(self, engine: Engine, at: Moment) -> None:
+        """Looks, now and then."""
+        if at.timer_s - self._last_s < LOOK_EVERY_S:
             return
-        self._last_s = self._governor.timer()
-        for name, cls in plan(self._governor)["classes"].items():
-            target_s = self._governor.governed(name).plant.cls.delay_target_s
-            floor_s = self._governor.floor_s(name)
-            if cls["not_measured"] or not cls["queries"] or (name, target_s) in self._said:
+        self._last_s = at.timer_s
+        for name, cls in feasibility(engine).classes.items():
+            target_s = engine.classes[name].plant.cls.delay_target_s
+            floor_s = engine.floor_s(name)
+            if cls.not_measured or not cls.queries or (name, target_s) in self._said:
                 continue
-            if cls["feasible"] is False:
+            if cls.feasible is False:
                 self._said.add((name, target_s))
-                _log.warning("class %s: %s", name, cls["says"][-1])
+                _log.warning("class %s: %s", name, cls.says[-1])
             elif floor_s is not None and target_s < floor_s:
                 self._said.add((name, target_s))
                 _log.warning(
@@ -43,26 +87,23 @@ class Feasibility:
                 )
 
 
-def plan(governor: Governor) -> dict[str, Any]:
-    """The answer of `flow.plan()`, as JSON values."""
+def feasibility(engine: Engine) -> FeasibilityReport:
+    """What each class needs and has now."""
     classes, unknown = [], {}
-    for name, governed in governor.classes.items():
-        queries = [q for q in governor.queries.values() if q.cls == name and q.readers]
+    for name, governed in engine.classes.items():
+        queries = [q for q in engine.members.queries.values() if q.cls == name and q.readers]
         known = [q for q in queries if q.cost.ready]
         names = _distinct([q.name for q in known])
         costs = [
-            QueryCost(label, q.rate_per_s, q.cost.row_s, q.cost.fixed_s)
+            QueryCost(label, q.backlog.rates.usual_per_s, q.cost.row_s, q.cost.fixed_s)
             for label, q in zip(names, known, strict=True)
         ]
         cls = governed.plant.cls
         classes.append(ClassCost(name, cls.priority, cls.delay_target_s, costs))
         unknown[name] = [q.name for q in queries if not q.cost.ready]
-    capacity = float(governor.config.slots)
+    capacity = float(engine.config.slots)
     plans = plan_capacity(classes, capacity)
-    return {
-        "capacity": capacity,
-        "classes": {each.name: _class(each, unknown[each.name]) for each in plans},
-    }
+    return FeasibilityReport(capacity, {each.name: _class(each, unknown[each.name]) for each in plans})
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -75,18 +116,18 @@ def _distinct(names: list[str]) -> list[str]:
     return distinct
 
 
-def _class(each: ClassPlan, unknown: list[str]) -> dict[str, Any]:
-    return {
-        "needs": None if unknown else _finite(each.needs),
-        "gives": each.gives,
-        "free": each.free,
-        "shed_fraction": each.shed_fraction,
-        "feasible": None if unknown and each.feasible else each.feasible,
-        "least_target_s": each.least_target_s,
-        "queries": {name: _finite(need) for name, need in each.queries.items()},
-        "not_measured": unknown,
-        "says": _sentences(each, unknown),
-    }
+def _class(each: ClassPlan, unknown: list[str]) -> ClassNeeds:
+    return ClassNeeds(
+        None if unknown else _finite(each.needs),
+        each.gives,
+        each.free,
+        each.shed_fraction,
+        None if unknown and each.feasible else each.feasible,
+        each.least_target_s,
+        {name: _finite(need) for name, need in each.queries.items()},
+        unknown,
+        _sentences(each, unknown),
+    )
 
 
 def _sentences(each: ClassPlan, unknown: list[str]) -> list[str]:

@@ -1,103 +1,245 @@
-"""What a grant holds: how many rows at most, which of them, and the lease that remembers it."""
+"""What a grant holds: what the manager admits, how many rows at most, which of them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.control.backlog.waiting import Cut, Waiting
-from penstock.control.decide.decider import timing
+from penstock.config.flow import FlowConfig
+from penstock.control.backlog.row_values import FetchedValues, RowsNeededError
+from penstock.control.backlog.waiting import Waiting, cut
+from penstock.control.core.instructions import Outbox, Recorded
+from penstock.control.decide.decider import Decider, timing
 from penstock.control.measure.delays import arrivals
+from penstock.control.measure.lines import ShedLine
+from penstock.control.schedule.scheduler import TurnSchedule
 from penstock.control.schedule.turns import Turn
-from penstock.control.state.members import Lease, Query, Reader
-from penstock.grants.grant import Grant
-from penstock.grants.plans import KEEP_ALL, ShedPlan
+from penstock.control.shed.class_shedding import Chosen, ClassShedding
+from penstock.control.state.classes import GovernedClass
+from penstock.control.state.guard import Guard
+from penstock.control.state.lease import Terms
+from penstock.control.state.query import Query, Reader
+from penstock.control.tuning import TUNING, Tuning
+from penstock.grants.plans import KEEP_ALL, ShedPlan, grant_seed, plan_for
 from penstock.vocabulary.model import Admission
+from penstock.vocabulary.moment import Moment
 
 _log = logging.getLogger(__name__)
 
-FIRST_ROWS = 1000
-"""Rows of a query's first batch, about whose cost nothing is known."""
-GROWTH = 4.0
-"""A batch has at most so many times the rows of the largest before it."""
-OLD_TARGETS = 10.0
-"""Rows so many targets old are not late because of an overload."""
+
+@dataclass(frozen=True, slots=True)
+class PendingGrant:
+    """A grant that is being decided.
+
+    Attributes:
+        query: Whose.
+        governed: Its class.
+        schedule: How long turns are.
+        admission: What the class's manager admits.
+        waiting: What waits for the query.
+        spare: Whether no other class wanted the turn.
+    """
+
+    query: Query
+    governed: GovernedClass
+    schedule: TurnSchedule
+    admission: Admission
+    waiting: Waiting
+    spare: bool
 
 
-def row_limit(query: Query, turn: Turn) -> float:
+class Granting:
+    """Makes the terms of leases.
+
+    Args:
+        config: Seed of the samples.
+        decider: Asks the managers.
+        shedding: The shedders of classes.
+        guard: Calls the shedders.
+        out: Where shedders' decisions are recorded.
+        tuning: Figures.
+    """
+
+    def __init__(
+        self,
+        config: FlowConfig,
+        decider: Decider,
+        shedding: ClassShedding,
+        guard: Guard,
+        out: Outbox,
+        tuning: Tuning = TUNING,
+    ) -> None:
+        self.decider, self.shedding = decider, shedding
+        self.on = True
+        """The kill switch: whether anything is shed."""
+        self._seed, self._guard, self._out, self._tuning = config.seed, guard, out, tuning
+        self._grants = 0
+
+    def begin(
+        self,
+        governed: GovernedClass,
+        queries: Sequence[Query],
+        query: Query,
+        schedule: TurnSchedule,
+        spare: bool,
+    ) -> PendingGrant:
+        """Has the class's manager decide what it admits of what waits for a query.
+
+        Args:
+            governed: The class.
+            queries: All its queries.
+            query: The one whose turn it is.
+            schedule: How long turns are.
+            spare: Whether no other class wanted the turn.
+        """
+        admission = self.decider.admit(governed, queries, query, schedule, self.on)
+        return PendingGrant(query, governed, schedule, admission, query.backlog.waiting, spare)
+
+    def finish(self, pending: PendingGrant, queries: Sequence[Query], at: Moment, may_fetch: bool) -> Terms:
+        """The terms of a lease.
+
+        Args:
+            pending: What the manager has decided.
+            queries: All queries of the class.
+            at: Now.
+            may_fetch: Whether the grant may wait for rows that are fetched.
+
+        Raises:
+            RowsNeededError: The class's shedder must know values of rows first.
+        """
+        query, governed, admission = pending.query, pending.governed, pending.admission
+        waiting, turn = pending.waiting, pending.schedule.turn(query)
+        decided, chosen = cut(waiting, admission, row_limit(query, turn, self._tuning)), None
+        if self.on and not query.flags.draining:
+            chosen = self._choose(pending, queries, at, may_fetch)
+        if chosen is not None:
+            decided = chosen.cut
+            query.results.shed_reason = chosen.decision.reason
+            self._out.add(Recorded(_shed_line(query, governed.config.shedder, chosen, at)))
+        assert waiting.oldest_s is not None
+        self._warn_of_late(query, at.age_s(waiting.oldest_s), governed, decided.late_rows)
+        plan = self._plan(governed, query, admission.keep_fraction)
+        if chosen is None:
+            planned_s, plans = max(turn.length_s, query.cost.fixed_s), {}
+        else:
+            planned_s, plans = query.cost.batch_s(chosen.rows), dict(chosen.plans)
+        points = [
+            arrivals(
+                part, decided.late[part.reader][part.partition], decided.ends[part.reader][part.partition]
+            )
+            for part in waiting.parts
+        ]
+        times_s = np.concatenate([times for times, _ in points])
+        return Terms(
+            at.timer_s,
+            decided.ends,
+            decided.late,
+            plan,
+            plans,
+            # the clock by which rows arrived may be set while the batch runs, the timer not
+            arrival_s=at.timer_s - (at.wall_s - times_s),
+            arrival_rows=np.concatenate([rows for _, rows in points]),
+            planned_s=planned_s,
+            spare=pending.spare,
+        )
+
+    def take_in(self, cls: str, fetched: FetchedValues) -> None:
+        """Values of rows that the shedder of a class needed."""
+        self.shedding.take_in(cls, fetched)
+
+    def _choose(
+        self, pending: PendingGrant, queries: Sequence[Query], at: Moment, may_fetch: bool
+    ) -> Chosen | None:
+        """What the class's shedder keeps of a query; `None` where it has no word in it."""
+        query, governed = pending.query, pending.governed
+        mine = [query, *(q for q in queries if q.readers and q is not query)]
+        turn, most = pending.schedule.turns[query.cls], most_rows(query, self._tuning)
+
+        def choose() -> Chosen | RowsNeededError | None:
+            try:
+                return self.shedding.choose(governed, mine, pending.admission, turn, most, at)
+            except RowsNeededError as needed:
+                if may_fetch:
+                    return needed
+                raise
+
+        found = self._guard.call(
+            f"class {query.cls}: its shedder {governed.config.shedder}",
+            choose,
+            lambda _: None,
+            "rows are sampled as the manager says",
+            at.timer_s,
+        )
+        if isinstance(found, RowsNeededError):
+            raise found
+        return found
+
+    def _plan(self, governed: GovernedClass, query: Query, keep: float) -> ShedPlan:
+        self._grants += 1
+        sampling = governed.config.sampling
+        # a cohort of keys is meant to last; rows and segments are drawn anew in every grant
+        seed = self._seed if sampling == "key" else grant_seed(self._seed, self._grants)
+        buckets = min(reader.stream.key_buckets for reader in query.readers.values())
+        return plan_for(keep, sampling, seed, buckets)
+
+    def _warn_of_late(self, query: Query, age_s: float, governed: GovernedClass, rows: int) -> None:
+        """Says once that a query sheds what is far older than its target: an old log, or it was down."""
+        target_s = governed.plant.cls.delay_target_s
+        if rows and age_s >= self._tuning.old_targets * target_s and not query.results.warned_late:
+            query.results.warned_late = True
+            _log.warning(
+                "query %s sheds %d rows as late: the oldest arrived %.0f s ago, its target is %g s; "
+                "to catch up on an old log run it once with availableNow, or with shedding off",
+                query.name,
+                rows,
+                age_s,
+                target_s,
+            )
+
+
+def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
     """Rows that a batch may have: what its turn holds, once its cost is known, and never a leap."""
-    most, known = most_rows(query), timing(query, turn)
+    most, known = most_rows(query, tuning), timing(query, turn)
     if query.cost.warming or known is None:
         return most
     return min(most, max(1.0, query.cost.rows_in(known.length_s)))
 
 
-def most_rows(query: Query) -> float:
+def most_rows(query: Query, tuning: Tuning = TUNING) -> float:
     """Rows that a batch may have by those before it: nothing is known of much larger ones."""
-    return FIRST_ROWS if query.cost.warming else max(FIRST_ROWS, GROWTH * query.largest_rows)
+    if query.cost.warming:
+        return tuning.first_rows
+    return max(tuning.first_rows, tuning.growth * query.costs.largest_rows)
 
 
-def lease_of(
-    waiting: Waiting, decided: Cut, grant: Admission, plan: ShedPlan, began_s: float, now_s: float
-) -> Lease:
-    """The lease on a grant, with the arrivals of its rows.
-
-    Args:
-        waiting: What was looked at for the decision.
-        decided: What of it the grant has.
-        grant: What the manager decided.
-        plan: What is kept.
-        began_s: Now, on the timer.
-        now_s: Now, on the clock by which rows arrived: it may be set while the batch runs, the timer not.
-    """
-    points = [
-        arrivals(s, decided.late[s.reader][s.partition], decided.ends[s.reader][s.partition])
-        for s in waiting.stretches
-    ]
-    return Lease(
-        began_s,
-        grant.cut_s,
-        {name: dict(ends) for name, ends in decided.ends.items()},
-        {name: dict(late) for name, late in decided.late.items()},
-        plan,
-        arrival_s=began_s - (now_s - np.concatenate([times for times, _ in points])),
-        arrival_rows=np.concatenate([rows for _, rows in points]),
-    )
+def tick_terms(waiting: Waiting, at: Moment) -> Terms:
+    """The terms of an empty batch that closes windows."""
+    return Terms(at.timer_s, {name: dict(positions) for name, positions in waiting.ends.items()})
 
 
-def tick_of(waiting: Waiting, began_s: float, now_s: float) -> Lease:
-    """The lease on an empty batch that closes windows."""
-    return Lease(began_s, now_s, {name: dict(positions) for name, positions in waiting.ends.items()}, {})
-
-
-def carried(reader: Reader) -> ShedPlan:
+def carried_plan(reader: Reader) -> ShedPlan:
     """The plan of an offset without rows: what was decided about windows must not be forgotten."""
     plan = reader.offset.plan
     return plan if plan.carries_over else KEEP_ALL
 
 
-def same_cut(lease: Lease, reader: Reader) -> Grant | None:
-    """A reader's part of its query's grant; `None` when it has no row up to the cut."""
-    lease.answered.add(reader.id)
-    if reader.id not in lease.ends:  # it joined after the grant was made: it waits for the next
-        return None
-    ends = {**reader.positions, **lease.ends[reader.id]}
-    if ends == dict(reader.positions):
-        return None
-    plan = lease.plans.get(reader.id, lease.plan)
-    return Grant(ends, lease.late.get(reader.id, {}), plan, sources=len(lease.ends))
-
-
-def warn_of_late(query: Query, age_s: float, target_s: float, rows: int) -> None:
-    """Says once that a query sheds what is far older than its target: an old log, or it was down."""
-    if rows and age_s >= OLD_TARGETS * target_s and not query.warned_late:
-        query.warned_late = True
-        _log.warning(
-            "query %s sheds %d rows as late: the oldest arrived %.0f s ago, its target is %g s; "
-            "to catch up on an old log run it once with availableNow, or with shedding off",
-            query.name,
-            rows,
-            age_s,
-            target_s,
-        )
+def _shed_line(query: Query, shedder: str | None, chosen: Chosen, at: Moment) -> ShedLine:
+    seen, decision = chosen.seen, chosen.decision
+    return ShedLine(
+        str(shedder),
+        query.cls,
+        query.name,
+        seen.id,
+        at.wall_s,
+        decision.reason,
+        seen.capacity,
+        float(seen.load.sum()),
+        decision.kept_load,
+        chosen.rows,
+        dict(chosen.shed),
+        chosen.cut.late_rows,
+        float(decision.expected_sic[0]),
+    )

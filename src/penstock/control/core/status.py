@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.control.core.feasibility import plan
-from penstock.control.core.governor import Governor
+from penstock.control.core.feasibility import ClassNeeds, feasibility
 from penstock.control.state.classes import GovernedClass
-from penstock.control.state.members import Gone, Query
+from penstock.control.state.query import Gone, Query
 from penstock.policies.quality.fairness import jain_index
+from penstock.vocabulary.moment import Moment
 from penstock.vocabulary.status import ClassStatus, PastRows, QueryStatus, ReaderStatus, Status
 
+if TYPE_CHECKING:
+    from penstock.control.core.engine import Engine
 
-def status(governor: Governor) -> Status:
+
+def status(engine: Engine, at: Moment) -> Status:
     """Every class and query as it is now. Rows are those of the readers' whole lives, from their offsets."""
-    total_s, plans = sum(governor.turns.used_s.values()), plan(governor)["classes"]
+    total_s, needs = sum(engine.scheduler.turns.used_s.values()), feasibility(engine).classes
     return Status(
-        now_s=governor.clock(),
-        up_s=governor.timer() - governor.started_s,
-        slots=governor.config.slots,
-        shedding=governor.shedding,
+        now_s=at.wall_s,
+        up_s=at.timer_s - engine.classes.started_s,
+        slots=engine.config.slots,
+        shedding=engine.granting.on,
         classes={
-            name: _class(governor, governed, total_s, plans[name])
-            for name, governed in governor.classes.items()
+            name: _class(engine, governed, total_s, needs[name], at)
+            for name, governed in engine.classes.items()
         },
-        removed=dict(governor.removed),
+        removed=dict(engine.classes.removed),
     )
 
 
-def closing_report(governor: Governor) -> dict[str, Any]:
+def closing_report(engine: Engine, at: Moment) -> dict[str, Any]:
     """The last status, as `report.json` keeps it."""
-    return {"kind": "spark", **status(governor).to_json(bins=True)}
+    return {"kind": "spark", **status(engine, at).to_json(bins=True)}
 
 
-def _class(governor: Governor, governed: GovernedClass, total_s: float, needs: dict[str, Any]) -> ClassStatus:
+def _class(
+    engine: Engine, governed: GovernedClass, total_s: float, needs: ClassNeeds, at: Moment
+) -> ClassStatus:
     plant, name = governed.plant, governed.name
-    queries = {q.key: _query(governor, q) for q in governor.queries.values() if q.cls == name}
-    gone = {label: PastRows(**totals.to_json()) for label, totals in governor.past.of(name).items()}
+    mine = (q for q in engine.members.queries.values() if q.cls == name)
+    queries = {q.key: _query(engine, q, at) for q in mine}
+    gone = {label: PastRows(**totals.to_json()) for label, totals in engine.members.past.of(name).items()}
     counted: list[QueryStatus | PastRows] = [*queries.values(), *gone.values()]
     ages = [q.oldest_waiting_s for q in queries.values() if q.oldest_waiting_s is not None]
     sics = [q.sic for q in queries.values() if q.sic is not None]
-    decision, used_s = plant.decision, governor.turns.used_s[name]
+    decision, used_s = plant.decision, engine.scheduler.turns.used_s[name]
     return ClassStatus(
         target_s=plant.cls.delay_target_s,
         priority=governed.config.priority,
@@ -59,34 +65,34 @@ def _class(governor: Governor, governed: GovernedClass, total_s: float, needs: d
         result_delay=plant.results.so_far(),
         used_s=used_s,
         share=used_s / total_s if total_s > 0 else None,
-        quota=governor.capacity.shares[name],
+        quota=engine.classes.capacity.shares[name],
         sic=sum(sics) / len(sics) if sics else None,
         jain=jain_index(np.array(sics)) if sics else None,
         headroom=decision.headroom if decision is not None else None,
         reason=decision.reason if decision is not None else None,
-        floor_s=governor.floor_s(name),
-        needs=needs["needs"],
-        feasible=needs["feasible"],
-        least_target_s=needs["least_target_s"],
+        floor_s=engine.floor_s(name),
+        needs=needs.needs,
+        feasible=needs.feasible,
+        least_target_s=needs.least_target_s,
         queries=queries,
         past=gone,
     )
 
 
-def _query(governor: Governor, query: Query) -> QueryStatus:
-    cost = query.cost
+def _query(engine: Engine, query: Query, at: Moment) -> QueryStatus:
+    cost, results, stages = query.cost, query.results, query.costs.last_stages
     each = {
         **{name: _reader(gone) for name, gone in query.past.items()},
-        **{reader.id: _reader(governor.as_it_is(reader)) for reader in query.readers.values()},
+        **{reader.id: _reader(engine.as_it_is(reader, at)) for reader in query.readers.values()},
     }
     ages = [r.oldest_waiting_s for r in each.values() if r.oldest_waiting_s is not None]
-    sic = governor.sic.of(query.key, governor.timer())
+    sic = engine.ledger.sic.of(query.key, at.timer_s)
     return QueryStatus(
         name=query.name,
-        driver=query.driver,
+        driver=query.identity.driver,
         sic=sic.value,
         sic_batch=sic.batch,
-        dropped_by_watermark=query.dropped,
+        dropped_by_watermark=results.dropped,
         silent=tuple(Path(stream).name for stream in sic.silent),
         offered=sum(r.offered for r in each.values()),
         admitted=sum(r.admitted for r in each.values()),
@@ -94,13 +100,13 @@ def _query(governor: Governor, query: Query) -> QueryStatus:
         waiting=sum(r.waiting for r in each.values()),
         oldest_waiting_s=max(ages, default=None),
         running=query.lease is not None,
-        tick_due=query.data_since_tick,
-        batches=query.batches,
-        ungoverned=query.ungoverned,
-        shed_reason=query.shed_reason,
+        tick_due=query.turn.windows_wait,
+        batches=query.turn.batches,
+        ungoverned=results.ungoverned,
+        shed_reason=results.shed_reason,
         fixed_s=cost.fixed_s if cost.ready else None,
         row_s=cost.row_s if cost.ready else None,
-        last_stage=query.tail.fraction if query.tail.jobs else None,
+        last_stage=stages.fraction if stages.jobs else None,
         readers=each,
     )
 

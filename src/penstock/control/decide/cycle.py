@@ -49,12 +49,50 @@ class Recorder(Protocol):
     def record(self, step: Step) -> None: ...
 
 
-class Cycle:
-    """Drives one plant by one load manager.
+class CheckedManager:
+    """A load manager whose decisions are checked and recorded before anybody carries them out.
 
-    Nothing is caught: when the manager, the plant or the recorder raises, the error reaches the caller of
-    `step` and no decision is applied for that observation; the plant goes on with the last one. A step is
-    recorded before it is applied, so that a plant that fails on it leaves its cause behind.
+    Nothing is caught: when the manager or the recorder raises, the error reaches the caller, and what was in
+    force stays in force.
+
+    Args:
+        manager: What decides.
+        limits: What the check enforces.
+        dry_run: Decide, check and record, but shed nothing.
+        recorder: Gets every step.
+    """
+
+    def __init__(
+        self,
+        manager: LoadManager,
+        limits: SafetyLimits = NO_LIMITS,
+        dry_run: bool = False,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.manager, self.limits = manager, limits
+        self.dry_run, self.recorder = dry_run, recorder
+        self.in_force = Decision(-1, 1.0, "nothing decided yet")
+        """What was last carried out; whoever carries a step out says so here."""
+
+    def decide(self, observation: Observation) -> Step:
+        """One decision on what was observed, checked and recorded."""
+        proposed = self.manager.decide(observation)
+        applied, notes = check(proposed, observation, self.in_force, self.limits)
+        if self.dry_run:
+            applied = _shed_nothing(proposed, observation)
+        for note in notes:
+            _log.warning("class %s, observation %d: %s", observation.cls, observation.id, note)
+        step = Step(observation, proposed, applied, notes, self.dry_run)
+        if self.recorder is not None:
+            self.recorder.record(step)
+        return step
+
+
+class Cycle(CheckedManager):
+    """Drives one plant by one load manager: asks the plant what there is, decides, and has it carried out.
+
+    A step is recorded before it is applied, so that a plant that fails on it leaves its cause behind. When
+    the plant raises, no decision is applied for that observation; the plant goes on with the last one.
 
     Args:
         plant: What is controlled.
@@ -72,26 +110,17 @@ class Cycle:
         dry_run: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self.plant, self.manager, self.limits = plant, manager, limits
-        self.dry_run, self.recorder = dry_run, recorder
-        self._in_force = Decision(-1, 1.0, "nothing decided yet")
+        super().__init__(manager, limits, dry_run, recorder)
+        self.plant = plant
 
     def step(self) -> Step | None:
         """One turn; `None` when the plant is over."""
         observation = self.plant.observe()
         if observation is None:
             return None
-        proposed = self.manager.decide(observation)
-        applied, notes = check(proposed, observation, self._in_force, self.limits)
-        if self.dry_run:
-            applied = _shed_nothing(proposed, observation)
-        for note in notes:
-            _log.warning("class %s, observation %d: %s", observation.cls, observation.id, note)
-        step = Step(observation, proposed, applied, notes, self.dry_run)
-        if self.recorder is not None:
-            self.recorder.record(step)
-        self.plant.apply(applied)
-        self._in_force = applied
+        step = self.decide(observation)
+        self.plant.apply(step.applied)
+        self.in_force = step.applied
         return step
 
     def run(self, on_step: Callable[[Step], None] | None = None) -> int:

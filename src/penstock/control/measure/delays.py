@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.control.backlog.waiting import Stretch
+from penstock.control.backlog.waiting import WaitingSegments
 from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 
-def arrivals(stretch: Stretch, first: int, end: int) -> tuple[FloatArray, FloatArray]:
-    """Arrival times and rows of the part of a stretch between two positions, four points a segment."""
-    firsts = np.maximum(stretch.first, first)
-    ends = np.minimum(stretch.first + stretch.rows, end)
-    inside = ends > firsts
-    firsts, ends, original = firsts[inside], ends[inside], stretch.first[inside]
-    low_s, high_s, rows = stretch.arrival_min_s[inside], stretch.arrival_max_s[inside], stretch.rows[inside]
-    slope = (high_s - low_s) / rows
-    from_s, to_s = low_s + slope * (firsts - original), low_s + slope * (ends - original)
+def arrivals(waiting: WaitingSegments, first: int, end: int) -> tuple[FloatArray, FloatArray]:
+    """Arrival times and rows of the waiting rows between two positions, four points a segment."""
+    found = waiting.between(first, end)
+    firsts, ends = np.maximum(found.first, first), np.minimum(found.first + found.rows, end)
+    slope = (found.high_s - found.low_s) / np.maximum(1, found.rows)
+    from_s, to_s = found.low_s + slope * (firsts - found.first), found.low_s + slope * (ends - found.first)
     points = (np.arange(4) + 0.5) / 4
     times_s = from_s[:, None] + (to_s - from_s)[:, None] * points
     return times_s.ravel(), np.repeat((ends - firsts) / 4.0, 4)

@@ -6,56 +6,51 @@ may take long as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.control.schedule.demand import SLACK_FRACTION
+import numpy as np
+
+from penstock.control.schedule.snapshot import BoolArray, IntArray, Snapshot
 from penstock.control.schedule.turns import Turn, Turns
-from penstock.control.schedule.urgency import Latest
-from penstock.control.state.members import Query
-
-AHEAD, AHEAD_OF_LOWER = 0.5, 1.5
-"""Rounds of its queries that a class may be ahead of its weight and still go first if it would be late:
-before one of its own priority or of a higher one, and before one of a lower priority."""
-WAITS = 1.5
-"""Times its target that a query waits for its turn while ones of a higher priority would be late. Where the
-batches of all queries do not fit into their targets, the lowest class has fewer turns and loses more rows."""
+from penstock.control.tuning import TUNING, Tuning
+from penstock.vocabulary.model import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Contest:
     """The queries that want a turn now.
 
     Attributes:
-        wanting: The queries.
+        seen: All queries.
+        wanting: Which of them want a turn.
         running: By class, the price of batches that run and are not booked yet.
         turns: How long turns are.
         room_s: By class, how long one turn of each of its queries is.
         used: Who has used how much.
-        latest: When batches must begin at the latest.
+        batch_s: By query, how long its next batch would be.
+        starts_s: By query, in how many seconds its batch must begin at the latest.
         within: Classes that use no more of the time than they may claim.
-        priority: Of a class.
-        target_s: Of a query.
-        waited_s: How long a query has waited for its turn.
+        tuning: How far ahead of its weight a class may be.
     """
 
-    wanting: list[Query]
+    seen: Snapshot
+    wanting: BoolArray
     running: Mapping[str, float]
     turns: Mapping[str, Turn]
     room_s: Mapping[str, float]
     used: Turns
-    latest: Latest
+    batch_s: FloatArray
+    starts_s: FloatArray
     within: Container[str]
-    priority: Callable[[str], float]
-    target_s: Callable[[Query], float]
-    waited_s: Callable[[Query], float]
+    tuning: Tuning = TUNING
 
-    def winner(self, classes: Iterable[str]) -> tuple[str | None, list[Query]]:
-        """The class that goes first, and its queries that may have the turn.
+    def winner(self, classes: Iterable[str]) -> tuple[str | None, IntArray]:
+        """The class that goes first, and which of the queries may have the turn.
 
         Whoever goes before the class that is next by its weight must not make one of its own priority or of a
         higher one late, and must not be far ahead of its weight, so that in the long run shares are as they
-        should be. One of a lower priority may lose rows for it, but does not wait for ever.
+        should be. A class of a lower priority may lose rows for it, but does not wait for ever.
 
         Args:
             classes: Those that want a turn, also when a batch of theirs is only about to end.
@@ -63,72 +58,78 @@ class Contest:
         left = set(classes)
         first = self.used.next_of(left, self.running)
         if first is None:
-            return None, []
+            return None, np.empty(0, np.int64)
         able = self._of(first)
         while True:  # whoever goes first must not make a third one late
             left.discard(first)
             most = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
             if most is None or not self._yields(first, most):
-                return first, able
+                return first, np.flatnonzero(able)
             able, first = self._in_need_after(most, first), most
 
-    def _of(self, cls: str) -> list[Query]:
-        return [query for query in self.wanting if query.cls == cls]
+    def _priority(self, cls: str) -> float:
+        return next(each.priority for each in self.seen.classes if each.name == cls)
+
+    def _of(self, cls: str) -> BoolArray:
+        """Queries of a class that want a turn."""
+        index = next(i for i, each in enumerate(self.seen.classes) if each.name == cls)
+        found: BoolArray = self.wanting & (self.seen.cls == index)
+        return found
+
+    @property
+    def _can_be_late(self) -> BoolArray:
+        """Queries that have rows with a target, and a cost that says when they would be done.
+
+        A tick has no rows, a query that works off its log has no target, and a query that is still being
+        learned has no cost.
+        """
+        found: BoolArray = ~np.isnan(self.seen.age_s) & self.seen.ready & ~self.seen.draining
+        return found
 
     def _turn_s(self, cls: str) -> float:
         """How long a turn of a class takes at most."""
-        return max(
-            (next_batch_s(q, self.turns[cls]) for q in self._of(cls)), default=self.turns[cls].length_s
-        )
+        mine = self._of(cls)
+        return float(self.batch_s[mine].max()) if mine.any() else self.turns[cls].length_s
 
-    def _late_after(self, cls: str, other: str) -> list[Query]:
-        """Queries of a class whose oldest rows would miss their target if another class ran before them."""
-        return [query for query in self._of(cls) if self._is_late(query, other)]
+    def _late_after(self, cls: str, other: str) -> BoolArray:
+        """Queries of a class whose oldest rows would miss their target if another class ran before them.
 
-    def _in_need_after(self, cls: str, other: str) -> list[Query]:
-        """Those that would be late, and those of which nobody can tell: in a class that always goes first
-        because it would be late, these had no turn else."""
-        return [q for q in self._of(cls) if not _can_be_late(q) or self._is_late(q, other)]
+        By themselves, or, where the other is a lower class, because others of their own class and of higher
+        ones must run as well.
+        """
+        seen, wait_s = self.seen, self._turn_s(other)
+        late = seen.waited_s + wait_s + self.batch_s > seen.target_s * (1.0 - self.tuning.slack_fraction)
+        if self._priority(cls) > self._priority(other):
+            late |= self.starts_s < wait_s
+        found: BoolArray = self._of(cls) & self._can_be_late & late
+        return found
 
-    def _is_late(self, query: Query, other: str) -> bool:
-        """Whether a query would be late after a turn of another class: by itself, or, where that class is a
-        lower one, because others of its own class and of higher ones must run as well."""
-        if not _can_be_late(query):
-            return False
-        wait_s = self._turn_s(other)
-        if self.priority(query.cls) > self.priority(other) and self.latest.is_late_after(query.key, wait_s):
-            return True
-        done_s = self.waited_s(query) + wait_s + next_batch_s(query, self.turns[query.cls])
-        return done_s > self.target_s(query) * (1.0 - SLACK_FRACTION)
+    def _in_need_after(self, cls: str, other: str) -> BoolArray:
+        """Queries that would be late, plus queries of which nobody can tell.
+
+        Without the latter, a class that is always overdue would never let them run.
+        """
+        found: BoolArray = self._late_after(cls, other) | (self._of(cls) & ~self._can_be_late)
+        return found
 
     def _is_overdue(self, cls: str, other: str) -> bool:
         """Whether a class must go before another, and may."""
-        return self._may_go_before(cls, other) and bool(self._late_after(cls, other))
+        return self._may_go_before(cls, other) and bool(self._late_after(cls, other).any())
 
     def _may_go_before(self, cls: str, other: str) -> bool:
-        """Whether a class is not far ahead of its weight, or uses what it may claim at most: where another
-        leaves much of its own, it is ahead of that one for ever."""
-        rounds = AHEAD_OF_LOWER if self.priority(cls) > self.priority(other) else AHEAD
+        """Whether a class is not far ahead of its weight, or uses what it may claim at most.
+
+        Where another class leaves much of its own, a class is ahead of that one for ever.
+        """
+        tuning = self.tuning
+        rounds = tuning.ahead_of_lower if self._priority(cls) > self._priority(other) else tuning.ahead
         ahead_s = self.used.ahead_s(cls, other, self.running)
         return cls in self.within or ahead_s <= rounds * self.room_s[cls]
 
     def _yields(self, cls: str, to: str) -> bool:
         """Whether a class lets an overdue one go first."""
-        if self.priority(cls) >= self.priority(to):
-            return not self._late_after(cls, to)
-        wait_s = self._turn_s(to)
-        return all(self.waited_s(query) + wait_s <= WAITS * self.target_s(query) for query in self._of(cls))
-
-
-def _can_be_late(query: Query) -> bool:
-    """Whether it has rows with a target, and its cost says when they would be done; a tick has none, a query
-    that works off its log is not asked, and one that is still being learned has no cost."""
-    has_rows = query.waiting is not None and query.waiting.oldest_s is not None
-    return has_rows and query.cost.ready and not query.draining
-
-
-def next_batch_s(query: Query, turn: Turn) -> float:
-    """How long a query's next batch would be: its turn, or less if few rows wait."""
-    if not query.cost.ready or query.waiting is None:
-        return turn.of(query.key)
-    return min(turn.of(query.key), query.cost.batch_s(query.waiting.rows))
+        if self._priority(cls) >= self._priority(to):
+            return not self._late_after(cls, to).any()
+        mine = self._of(cls)
+        waits_s = self.seen.waited_s[mine] + self._turn_s(to)
+        return bool((waits_s <= self.tuning.waits * self.seen.target_s[mine]).all())

@@ -2,64 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 
+import numpy as np
+
+from penstock.control.schedule.snapshot import Snapshot
 from penstock.control.schedule.turns import FULL_AT, Demand
-from penstock.control.state.classes import GovernedClass
-from penstock.control.state.members import Query
-
-STALE_S = 0.5
-"""A query that has not asked for so long does not want its turn any more."""
-SLACK_FRACTION = 0.05
-"""Part of the target that turns leave free for the error of the cost model."""
+from penstock.control.tuning import TUNING, Tuning
+from penstock.vocabulary.model import FloatArray
 
 
-def demands_of(
-    classes: Mapping[str, GovernedClass],
-    queries: Mapping[str, Query],
-    now: float,
-    age_s: Callable[[float], float],
-    also: Container[str] = (),
-    turns_of_row: Callable[[str], int] = lambda query: 1,
-) -> dict[str, Demand]:
+def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNING) -> dict[str, Demand]:
     """The demands of classes with work, by name; those in `also` are there whether or not they have any.
 
-    A row that reaches a query by way of a segment of its own class waits for a turn at each: of the target
-    every one of them has its part.
+    A row that reaches a query by way of a shared stream of its own class waits for a turn at each query on
+    its way: of the target every one of them has its part.
     """
     demands: dict[str, Demand] = {}
-    for name, governed in classes.items():
-        mine = [q for q in queries.values() if q.cls == name and q.readers and not q.refused]
-        mine = [q for q in mine if q.lease is not None or now - q.asked_s <= STALE_S]
-        busy = [q for q in mine if q.lease is not None or (q.waiting is not None and q.waiting.rows)]
-        if not busy and name not in also:
+    active = seen.runs | seen.asks
+    busy = active & (seen.runs | (seen.rows > 0))
+    for i, cls in enumerate(seen.classes):
+        mine = active & (seen.cls == i)
+        working = busy & mine
+        if not working.any() and cls.name not in also:
             continue
-        turns = max((turns_of_row(q.key) for q in mine), default=1)
-        target_s = governed.plant.cls.delay_target_s * (1.0 - SLACK_FRACTION) / turns
-        target_s /= 1.0 + governed.traits.overrun_fraction
-        known = [q for q in mine if q.cost.ready]
-        fixed_s = max((q.cost.fixed_s for q in known if q in busy or not busy), default=0.0)
-        count = max(1, len(busy))
-        loads = {q.key: _load(q, q.rate_per_s, target_s, age_s) for q in known}
-        loads = {key: load for key, load in loads.items() if load > 0.0}
-        burst = sum(_load(q, max(q.rate_per_s, q.burst_per_s), target_s, age_s) for q in known)
-        if not all(q.cost.ready for q in busy):  # what one that is still being learned asks for, nobody knows
-            demands[name] = Demand(target_s, None, count, fixed_s)
+        turns = int(seen.turns_of_row[mine].max(initial=1))
+        target_s = cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
+        known = mine & seen.ready
+        counted = known & working if working.any() else known
+        fixed_s, count = float(seen.fixed_s[counted].max(initial=0.0)), max(1, int(working.sum()))
+        if not seen.ready[working].all():  # what a query asks for that is still being learned, nobody knows
+            demands[cls.name] = Demand(target_s, None, count, fixed_s)
             continue
-        load, burst = (min(sum_, float(count)) for sum_ in (sum(loads.values()), burst))
-        fixed = {q.key: q.cost.fixed_s for q in known if q.key in loads}
-        demands[name] = Demand(target_s, load, count, fixed_s, loads, burst, fixed)
+        load = _loads(seen, seen.usual_per_s, target_s)
+        burst = _loads(seen, np.maximum(seen.usual_per_s, seen.burst_per_s), target_s)
+        at = np.flatnonzero(known & (load > 0.0))
+        keys = [seen.queries[k].key for k in at.tolist()]
+        demands[cls.name] = Demand(
+            target_s,
+            min(sum(load[at].tolist()), float(count)),
+            count,
+            fixed_s,
+            dict(zip(keys, load[at].tolist(), strict=True)),
+            min(sum(burst[known].tolist()), float(count)),
+            dict(zip(keys, seen.fixed_s[at].tolist(), strict=True)),
+        )
     return demands
 
 
-def _load(query: Query, rate_per_s: float, target_s: float, age_s: Callable[[float], float]) -> float:
-    """Batch time that a query asks for in a second, in batches as full as its target allows.
+def _loads(seen: Snapshot, rate_per_s: FloatArray, target_s: float) -> FloatArray:
+    """By query, batch time that it asks for in a second, in batches as full as its target allows.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
     """
     between_s = FULL_AT * target_s
-    rows, over_s = rate_per_s * between_s, between_s
-    if query.lease is None and query.waiting is not None and query.waiting.oldest_s is not None:
-        rows += query.waiting.rows
-        over_s += min(age_s(query.waiting.oldest_s), between_s)
-    return rows / over_s * query.cost.row_s + query.cost.fixed_s / between_s if rows >= 1.0 else 0.0
+    waits = ~seen.runs & ~np.isnan(seen.age_s)
+    rows = rate_per_s * between_s + np.where(waits, seen.rows, 0.0)
+    over_s = between_s + np.where(waits, np.fmin(seen.age_s, between_s), 0.0)
+    loads: FloatArray = np.where(rows >= 1.0, rows / over_s * seen.row_s + seen.fixed_s / between_s, 0.0)
+    return loads

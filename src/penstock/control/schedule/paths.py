@@ -1,16 +1,16 @@
-"""The way of a row through segments of its own class: how many turns it waits for, and how far it is at each.
+"""The way of a row through shared streams of its own class: how many turns it waits for, where it is at each.
 
-A row that reaches a query by way of a shared segment has been in the batch of another query before. Its delay
+A row that reaches a query by way of a shared stream has been in the batch of another query before. Its delay
 target is that of the whole way, so each query on it has a part: of a way of two queries the first one has to
-be done with a row after half of the target. A segment of a higher class is a source like any other, whose
-rows are older when they come.
+be done with a row after half of the target. A shared stream of a higher class is a source like any other,
+whose rows are older when they come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.control.state.members import Query
+from penstock.control.state.query import Query
 
 
 class Paths:
@@ -18,7 +18,7 @@ class Paths:
 
     Args:
         queries: By key, with their readers.
-        writers: By the place of a shared segment, the query that writes it.
+        writers: By the id of a shared stream, the query that writes it.
     """
 
     def __init__(self, queries: Mapping[str, Query], writers: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ class Paths:
         self._places: dict[str, tuple[int, int]] = {}
 
     def changed(self) -> None:
-        """A reader or a segment came or went."""
+        """A reader or a shared stream came or went."""
         self._places.clear()
 
     def turns(self, query: str) -> int:
@@ -57,7 +57,7 @@ class Paths:
         """Queries of the same class that write what a query reads."""
         if query not in self._queries:
             return set()
-        streams = {str(reader.log.directory) for reader in self._queries[query].readers.values()}
+        streams = {reader.stream.id for reader in self._queries[query].readers.values()}
         writers = {self._writers[stream] for stream in streams if stream in self._writers}
         return {w for w in writers if self._same_class(query, w)}
 

@@ -2,62 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import numpy as np
+
+from penstock.control.schedule.snapshot import BoolArray
+from penstock.vocabulary.model import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The next batch of a query.
+def latest_starts(
+    due_s: FloatArray, batch_s: FloatArray, priority: FloatArray, which: BoolArray, parallel: float = 1.0
+) -> FloatArray:
+    """By query, in how many seconds its next batch must begin; infinite for queries that are not meant.
 
-    Attributes:
-        due_s: In how many seconds it must have ended.
-        key: Of the query.
-        batch_s: How long it takes.
-        priority: Of its class.
-    """
-
-    due_s: float
-    key: str
-    batch_s: float
-    priority: float
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """By query, in how many seconds its batch must begin.
-
-    Attributes:
-        starts_s: In how many seconds, so that it and all that are due later, of its own class and of higher
-            ones, are in time.
-    """
-
-    starts_s: Mapping[str, float] = field(default_factory=dict)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.starts_s
-
-    def is_late_after(self, key: str, wait_s: float) -> bool:
-        """Whether a query, or one that is due after it, would be late if it began only then."""
-        return key in self.starts_s and self.starts_s[key] < wait_s
-
-
-def latest_starts(jobs: Iterable[Job], parallel: float = 1.0) -> Latest:
-    """Those of one class and of higher ones run one after the other, the one that is due first first.
+    So that the batch, and all that are due later, of its own class and of higher ones, are in time. Batches
+    of one class and of higher ones run one after the other, the one that is due first first.
 
     Args:
-        jobs: The next batches of the queries that have work.
+        due_s: By query, in how many seconds its batch must have ended.
+        batch_s: By query, how long its batch takes.
+        priority: By query, of its class.
+        which: The queries that have work.
         parallel: Batches that run at once, on average: one begins before the other has ended.
     """
-    by_due = sorted(jobs, key=lambda job: (job.due_s, job.key), reverse=True)
-    starts_s: dict[str, float] = {}
-    for priority in {job.priority for job in by_due}:
-        start_s = math.inf
-        for job in by_due:
-            if job.priority < priority:
-                continue
-            start_s = min(job.due_s - job.batch_s, start_s - job.batch_s / parallel)
-            if job.priority == priority:
-                starts_s[job.key] = start_s
-    return Latest(starts_s)
+    starts_s = np.full(due_s.size, np.inf)
+    later_first = np.flatnonzero(which)[np.argsort(due_s[which], kind="stable")][::-1]
+    for level in np.unique(priority[which]):
+        order = later_first[priority[later_first] >= level]
+        # start[i] = min(due[i] - batch[i], start[i - 1] - batch[i] / parallel), from the last one back
+        upto_s = np.cumsum(batch_s[order]) / parallel
+        found_s = np.minimum.accumulate(due_s[order] - batch_s[order] + upto_s) - upto_s
+        mine = priority[order] == level
+        starts_s[order[mine]] = found_s[mine]
+    return starts_s

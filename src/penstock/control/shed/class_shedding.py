@@ -9,23 +9,30 @@ Where rows themselves are weighed, their columns are read; of the others' rows a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from penstock.config.shedding import SemanticSettings, WindowSettings
-from penstock.control.backlog.row_values import Inside, Look, RowValues, inside, late_part
+from penstock.control.backlog.row_values import (
+    FetchedValues,
+    Inside,
+    Look,
+    RowValues,
+    inside,
+    late_part,
+)
 from penstock.control.backlog.waiting import Cut, cut
 from penstock.control.measure.sic import SicLedger
-from penstock.control.schedule.demand import SLACK_FRACTION
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.turns import Turn
 from penstock.control.shed.by_window import PURE_WINDOWS, Fates, begun, fates, highest, kept_windows, only_new
 from penstock.control.shed.by_worth import grouped, levels, sampled, spread
 from penstock.control.shed.room import Room, Rooms
-from penstock.control.state.classes import GovernedClass, event_time
-from penstock.control.state.members import Query
+from penstock.control.state.classes import GovernedClass
+from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.plans import KEEP_ALL, SCALE, ChosenPlan, KeyPlan, ShedPlan, UtilityPlan, WindowPlan
 from penstock.grants.plans.sample import FEW_SEGMENTS
 from penstock.grants.plans.values import Values, keep_best
@@ -33,9 +40,7 @@ from penstock.policies.quality.sic import BoolArray, IntArray
 from penstock.policies.shedding.balance_sic import BalanceSicConfig, BalanceSicShedder
 from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
 from penstock.vocabulary.model import Admission, FloatArray
-
-SMALLER = 4
-"""So often a shedder is asked to keep less, where a batch would be far larger than all before it."""
+from penstock.vocabulary.moment import Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,11 @@ class ClassShedding:
     Args:
         ledger: The queries' SIC.
         paths: Where queries stand on the ways of their rows.
-        clock: Seconds since the epoch, as arrival times are.
-        timer: Seconds that never go back.
+        tuning: Figures.
     """
 
-    def __init__(
-        self, ledger: SicLedger, paths: Paths, clock: Callable[[], float], timer: Callable[[], float]
-    ) -> None:
-        self._paths, self._clock, self._rooms = paths, clock, Rooms(ledger, clock, timer)
+    def __init__(self, ledger: SicLedger, paths: Paths, tuning: Tuning = TUNING) -> None:
+        self._paths, self._rooms, self._tuning = paths, Rooms(ledger, tuning), tuning
         self.values: dict[str, RowValues] = {}
         """By class, what was looked up in its waiting rows."""
         self._long_s: dict[str, float] = {}
@@ -86,50 +88,57 @@ class ClassShedding:
         self._long_s.pop(query, None)
         self._seen.pop(query, None)
 
+    def take_in(self, cls: str, fetched: FetchedValues) -> None:
+        """Values of rows that the shedder of a class needed."""
+        self.values.setdefault(cls, RowValues()).take_in(fetched)
+
     def choose(
         self,
         governed: GovernedClass,
-        query: Query,
-        others: Sequence[Query],
+        queries: Sequence[Query],
         grant: Admission,
         turn: Turn,
         most_rows: float,
+        at: Moment,
     ) -> Chosen | None:
         """A query's part of what its class keeps.
 
         Args:
             governed: The class.
-            query: The one to be granted, whose waiting rows were looked at.
-            others: The other queries of its class.
+            queries: The queries of the class, the one to be granted first.
             grant: What the manager says, of which only what is late counts here.
             turn: How long grants of the class's queries may be.
-            most_rows: That the grant may have.
+            most_rows: How many rows the grant may have.
+            at: Now.
 
         Returns:
             `None` if it is not for the shedder to decide: the class has none or is in a dry run, what the
             query's batches cost is still learned, or all that waits fits into the class's turns.
+
+        Raises:
+            RowsNeededError: The shedder must know values of rows first.
         """
-        waiting, shedder = query.waiting, governed.shedder
-        if shedder is None or waiting is None or governed.cycle.dry_run or not query.cost.ready:
+        query, waiting, shedder = queries[0], queries[0].backlog.waiting, governed.shedder
+        if shedder is None or governed.cycle.dry_run or not query.cost.ready:
             return None
         # of one that never had rows nobody knows what they cost, and the others are not to wait for that
-        others = [other for other in others if other.cost.ready]
+        queries = [query, *(other for other in queries[1:] if other.cost.ready)]
         # what would be late even so: a batch may be longer than the one that the manager had in mind
         target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
-        target_s *= 1.0 - SLACK_FRACTION
+        target_s *= 1.0 - self._tuning.slack_fraction
         uneven = isinstance(governed.settings, SemanticSettings | BalanceSicConfig)
         long_s = self._long_s.get(query.key, 0.0) if uneven else 0.0
-        latest_s = self._clock() + max(turn.of(query.key), long_s) - target_s
-        decided = cut(waiting, Admission(self._clock(), max(grant.shed_before_s, latest_s), 1.0), math.inf)
+        latest_s = at.wall_s + max(turn.of(query.key), long_s) - target_s
+        decided = cut(waiting, Admission(at.wall_s, max(grant.shed_before_s, latest_s), 1.0), math.inf)
         tolerated = governed.traits.late_fraction
         if decided.late_rows <= tolerated * (decided.rows + decided.late_rows):
-            decided = cut(waiting, Admission(self._clock(), -math.inf, 1.0), math.inf)
-        mine = inside(waiting.stretches, decided)
-        room = self._rooms.of(governed, query, others, mine, turn)
+            decided = cut(waiting, Admission(at.wall_s, -math.inf, 1.0), math.inf)
+        mine = inside(waiting.parts, decided)
+        room = self._rooms.of(governed, queries, mine, turn, at)
         values = self.values.setdefault(governed.name, RowValues())
         values.forget(reader for q in room.queries for reader in q.readers.values())
         chosen = self._decide(governed, shedder, decided, mine, room, values)
-        for _ in range(SMALLER):
+        for _ in range(self._tuning.smaller):
             if chosen is None or chosen.rows <= most_rows:
                 break
             room = replace(room, capacity_s=room.capacity_s * most_rows / chosen.rows)
@@ -183,7 +192,8 @@ class ClassShedding:
     ) -> Chosen:
         """Of this query's rows the best, as many as the shedder keeps of them by levels of utility."""
         query, *others = room.queries
-        values = _look(known, query, mine, decided, Look(settings.worth))
+        values = _look(known, query, mine, Look(settings.worth))
+        known.check()
         worth = np.concatenate([np.empty(0), *values])
         if worth.size:
             self._seen[query.key] = sampled(worth)
@@ -222,11 +232,13 @@ class ClassShedding:
             and not any(isinstance(plan, WindowPlan) for plan in plans)
         ):
             return None
-        columns = {r.id: settings.column_of(event_time(r.log)) for r in query.readers.values()}
+        columns = {r.id: settings.column_of(r.stream.event_time) for r in query.readers.values()}
         looks = {reader: Look(column, settings.size_us) for reader, column in columns.items()}
-        before = begun(plans, settings.size_us, _whole_upto(known, query, looks))
-        values = _look(known, query, mine, decided, looks)
-        late = _look(known, query, late_part([stretch for stretch, _, _ in mine], decided), None, looks)
+        whole_upto = _whole_upto(known, query, looks)
+        values = _look(known, query, mine, looks)
+        late = _look(known, query, late_part([part.part for part in mine], decided), looks)
+        known.check()
+        before = begun(plans, settings.size_us, whole_upto)
         numbers = _joined(values)
         found = fates(numbers, np.unique(_joined(late)), before)
         if room.is_enough and not found.broken.any():
@@ -269,29 +281,23 @@ class ClassShedding:
 def _whole_upto(known: RowValues, query: Query, looks: Mapping[str, Look]) -> int | None:
     """The window of the last row that was kept with all others, where all were."""
     found = [
-        known.at(reader.log, p, end - 1, looks[reader.id])
+        known.at(reader.stream.id, p, end - 1, looks[reader.id])
         for reader in query.readers.values()
         for p, end in reader.positions.items()
-        if reader.offset.plan.keeps_all and reader.offset.grant
-        if end > reader.log.start(p)
+        if reader.offset.plan.keeps_all and reader.offset.grant and end > 0
     ]
-    return max(found, default=None)
+    return max((number for number in found if number is not None), default=None)
 
 
 def _look(
-    known: RowValues,
-    query: Query,
-    parts: Sequence[Inside],
-    decided: Cut | None,
-    look: Look | Mapping[str, Look],
+    known: RowValues, query: Query, parts: Sequence[Inside], look: Look | Mapping[str, Look]
 ) -> list[Values | IntArray]:
-    """Values of rows, an array a segment; without a cut from the first waiting row on."""
+    """Values of rows, an array a segment."""
     found: list[Values | IntArray] = []
     for part in parts:
-        stretch = part[0]
-        first = 0 if decided is None else decided.late[stretch.reader][stretch.partition]
-        what = look if isinstance(look, Look) else look[stretch.reader]
-        found += known.of(query.readers[stretch.reader].log, part, what, first)
+        reader = part.part.reader
+        what = look if isinstance(look, Look) else look[reader]
+        found += known.of(query.readers[reader].stream.id, part, what)
     return found
 
 
@@ -299,7 +305,7 @@ def _carried_out(
     decided: Cut, mine: Sequence[Inside], seen: ShedObservation, decision: ShedDecision, random: bool
 ) -> Chosen:
     """The plans of a query's readers, by the first of a decision's batches, which are its segments."""
-    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, _, rows in mine)])
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in mine)])
     keep = decision.keep[: rows.size]
     kept_rows, all_rows = int(rows[keep].sum()), int(rows.sum())
     shed = _shed(mine, np.repeat(keep, rows))
@@ -324,8 +330,8 @@ def _drawn(mine: Sequence[Inside], keep: BoolArray, reader: str, part: float) ->
         reader: Which.
         part: Of the class's segments that were kept.
     """
-    own = np.repeat([stretch.reader == reader for stretch, _, _ in mine], [at.size for _, at, _ in mine])
-    rows = np.concatenate([np.empty(0, np.int64), *(rows for _, _, rows in mine)])[own]
+    own = np.repeat([part.part.reader == reader for part in mine], [part.rows.size for part in mine])
+    rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in mine)])[own]
     kept_rows = int(rows[keep[own]].sum())
     if not kept_rows or part * rows.size < FEW_SEGMENTS:
         return 0
@@ -338,10 +344,10 @@ def _cohort(
     """The same part of the keys in every stream, and the same keys as long as the seed is the same."""
     part = decision.keep_probability or 0.0
     plans = {
-        reader.id: KeyPlan(key_keep=_buckets(part, reader.log.key_buckets), seed=decision.seed or 0)
+        reader.id: KeyPlan(key_keep=_buckets(part, reader.stream.key_buckets), seed=decision.seed or 0)
         for reader in query.readers.values()
     }
-    shed = _shed(mine, np.full(sum(int(rows.sum()) for _, _, rows in mine), part))
+    shed = _shed(mine, np.full(sum(int(each.rows.sum()) for each in mine), part))
     return Chosen(decided, plans, round(part * decided.rows), shed, seen, decision)
 
 
@@ -354,22 +360,22 @@ def _shed(mine: Sequence[Inside], kept: FloatArray | BoolArray) -> dict[str, int
     """By reader, how many rows are shed; `kept` is by row, one where it is kept."""
     shed: dict[str, float] = {}
     at = 0
-    for stretch, _, rows in mine:
-        count = int(rows.sum())
-        shed[stretch.reader] = shed.get(stretch.reader, 0.0) + count - float(kept[at : at + count].sum())
+    for part in mine:
+        count, reader = int(part.rows.sum()), part.part.reader
+        shed[reader] = shed.get(reader, 0.0) + count - float(kept[at : at + count].sum())
         at += count
     return {reader: round(rows) for reader, rows in shed.items()}
 
 
 def _places(mine: Sequence[Inside], segments: IntArray, reader: str) -> dict[int, tuple[int, ...]]:
-    """By partition of a reader, where some of the segments begin, which are numbered over all stretches."""
+    """By partition of a reader, where some of the segments begin, which are numbered over all partitions."""
     found: dict[int, tuple[int, ...]] = {}
     before = 0
-    for stretch, at, _ in mine:
-        if stretch.reader == reader:
-            own = segments[(segments >= before) & (segments < before + at.size)] - before
-            found[stretch.partition] = tuple(stretch.segment[at[own]].tolist())
-        before += at.size
+    for part in mine:
+        if part.part.reader == reader:
+            own = segments[(segments >= before) & (segments < before + part.segment.size)] - before
+            found[part.part.partition] = tuple(part.segment[own].tolist())
+        before += part.segment.size
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,21 +11,12 @@ from penstock.control.backlog.row_values import Inside
 from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.turns import Turn
 from penstock.control.state.classes import GovernedClass
-from penstock.control.state.members import Query
+from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
 from penstock.policies.quality.sic import BoolArray, IntArray
 from penstock.policies.shedding.base import ShedObservation, WaitingBatches
 from penstock.vocabulary.model import FloatArray
-
-EXPECTED_BATCHES = 8
-"""In so many batches the rows count that another query will have at its turn."""
-MADE_UP = 0.5
-"""Of what a query is behind or ahead of the others, so much is made up for at one turn. All of it makes
-queries swing where a window has few turns: after a rich batch come poor ones, and long batches make others
-late. (Thirteen queries at five times the capacity, four turns a window: Jain's index of windows 0.981 with
-all, 0.991 with half, 0.979 with three tenths.) A query that others read is not damped: its own rows do not
-say how much it needs for them."""
-LONGEST = 2.0
-"""Turns that a batch has at most where what one query lacks is made up for: the others wait for its end."""
+from penstock.vocabulary.moment import Moment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,17 +52,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """Of a class's queries, the one that is granted first.
+    """What waits for each query of a class, and how much of it one round of turns can process.
+
+    Index 0 is the query that is being granted.
 
     Attributes:
-        queries: All of them.
-        parts: What waits for each.
-        costs_s: What a row of each takes.
+        at: Now.
+        queries: All queries of the class.
+        parts: What waits for each query.
+        costs_s: What a row of each query takes.
         capacity_s: What the turns of a cycle hold.
         span_s: The time whose rows the parts have.
-        fresh: By query, the part of its window that is new with these rows, late ones with them.
-        most_rows: That the next batch may have where it makes up for poor ones.
+        fresh: By query, the share of the source time window that these rows fill, late rows included.
+        most_rows: Upper bound on the next batch when it compensates for earlier, smaller ones.
     """
+
+    at: Moment
 
     queries: Sequence[Query]
     parts: Sequence[Part]
@@ -97,32 +93,31 @@ class Rooms:
 
     Args:
         ledger: The queries' SIC.
-        clock: Seconds since the epoch, as arrival times are.
-        timer: Seconds that never go back.
+        tuning: Figures.
     """
 
-    def __init__(self, ledger: SicLedger, clock: Callable[[], float], timer: Callable[[], float]) -> None:
-        self._ledger, self._clock, self._timer = ledger, clock, timer
+    def __init__(self, ledger: SicLedger, tuning: Tuning = TUNING) -> None:
+        self._ledger, self._tuning = ledger, tuning
         self._decisions = 0
 
     def of(
         self,
         governed: GovernedClass,
-        query: Query,
-        others: Sequence[Query],
+        queries: Sequence[Query],
         mine: Sequence[Inside],
         turn: Turn,
+        at: Moment,
     ) -> Room:
-        """The room of a class's turns; of the query to be granted, its waiting rows by segment."""
-        queries = [query, *others]
+        """The room of a class's turns; the waiting rows of the first query, which is granted, by segment."""
+        query, *others = queries
         # over the same time for all: one whose turn comes early, before a cycle is over, fills it even so
-        span_s = min(turn.cycle_s, self._span_s(query))
-        found = [self._mine(query, mine), *(self._expected(other, span_s) for other in others)]
+        span_s = min(turn.cycle_s, self._span_s(query, at))
+        found = [self._mine(query, mine, at), *(self._expected(other, span_s, at) for other in others)]
         parts, fresh = [part for part, _ in found], np.array([fresh for _, fresh in found])
         costs_s = np.array([q.cost.row_s for q in queries])
         capacity_s = sum(max(0.0, turn.of(q.key) - q.cost.fixed_s) for q in queries)
-        most_rows = query.cost.rows_in(LONGEST * turn.of(query.key))
-        room = Room(queries, parts, costs_s, capacity_s, span_s, fresh, most_rows)
+        most_rows = query.cost.rows_in(self._tuning.longest * turn.of(query.key))
+        room = Room(at, queries, parts, costs_s, capacity_s, span_s, fresh, most_rows)
         if governed.traits.gives_grants:
             return room
         return replace(room, capacity_s=governed.plant.keep_fraction * float(room.loads_s.sum()))
@@ -159,7 +154,7 @@ class Rooms:
         capacity_s = room.capacity_s if capacity_s is None else capacity_s
         return ShedObservation(
             self._decisions,
-            self._clock(),
+            room.at.wall_s,
             batches,
             reported,
             np.zeros(count),
@@ -171,9 +166,9 @@ class Rooms:
         """Each query's SIC over a window of which what waits is the newest part, kept whole."""
         levels = np.array([self._level(query, room) for query in room.queries])
         writes = [bool(self._readers_of(query, room)) for query in room.queries]
-        levels = levels.mean() + np.where(writes, 1.0, MADE_UP) * (levels - levels.mean())
+        levels = levels.mean() + np.where(writes, 1.0, self._tuning.made_up) * (levels - levels.mean())
         new = [float(part.sic.sum()) for part in room.parts]
-        # behind a segment new rows are worth less than the part of the window that they take
+        # behind a shared stream new rows are worth less than the part of the window that they take
         found: FloatArray = levels * (1.0 - room.fresh) + new
         return found
 
@@ -183,7 +178,7 @@ class Rooms:
         Over what stays in the window when what waits is in it: what was lost longer ago is not made up for,
         or the query would be ahead of the others once it has left the window.
         """
-        now_s, after_s = self._timer(), max(room.span_s, self._span_s(query))
+        now_s, after_s = room.at.timer_s, max(room.span_s, self._span_s(query, room.at))
         names = [query.key, *self._readers_of(query, room)]
         known = [sic for name in names if (sic := self._ledger.level(name, now_s, after_s)) is not None]
         return min(known, default=0.0)
@@ -194,7 +189,7 @@ class Rooms:
         return [key for key in self._ledger.readers_of(query.key) if key in keys]
 
     def _row_sic(
-        self, query: Query, came: Mapping[str, float], span_s: float
+        self, query: Query, came: Mapping[str, float], span_s: float, now_s: float
     ) -> tuple[dict[str, float], float]:
         """By reader, what one of its rows adds to the query's SIC over a window; the part of it that is new.
 
@@ -206,63 +201,64 @@ class Rooms:
             query: Whose.
             came: By reader, rows that nothing was decided about.
             span_s: In which they came: the rest of the window has as many as were decided about in that time.
+            now_s: On the timer.
         """
-        now_s, stw_s = self._timer(), self._ledger.stw_s
-        usual = query.rate_per_s * stw_s / max(1, len(came))
+        stw_s = self._ledger.stw_s
+        usual = query.backlog.rates.usual_per_s * stw_s / max(1, len(came))
         rest = max(0.0, 1.0 - span_s / stw_s)
         found, fresh = {}, 0.0
         for name, new_rows in came.items():
             rows = (self._ledger.window_rows(query.key, name, now_s) or usual) * rest + new_rows
-            upstream = self._ledger.upstream(str(query.readers[name].log.directory), now_s)
+            upstream = self._ledger.upstream(query.readers[name].stream.id, now_s)
             found[name] = upstream / (max(1.0, rows) * len(came))
             fresh += new_rows / (max(1.0, rows) * len(came))
         return found, fresh
 
-    def _span_s(self, query: Query) -> float:
+    def _span_s(self, query: Query, at: Moment) -> float:
         """In how much time what waits has come.
 
-        Rows of a segment have the arrival of their origin, and are older than that when they come: they came
-        since the last grant, which decided about all that was there.
+        Rows of a shared stream have the arrival of their origin, and are older than that when they come: they
+        came since the last grant, which decided about all that was there.
         """
-        oldest_s = None if query.waiting is None else query.waiting.oldest_s
+        oldest_s = query.backlog.waiting.oldest_s
         if oldest_s is None:
             return 0.0
-        age_s = max(0.0, self._clock() - oldest_s)
-        if not any(str(reader.log.directory) in self._ledger.writers for reader in query.readers.values()):
+        age_s = at.age_s(oldest_s)
+        if not any(reader.stream.id in self._ledger.writers for reader in query.readers.values()):
             return age_s
-        granted_s = query.granted_s if query.lease is None else query.lease.began_s
-        return min(age_s, self._timer() - granted_s)
+        granted_s = query.turn.granted_s if query.lease is None else query.lease.terms.began_s
+        return min(age_s, at.timer_s - granted_s)
 
-    def _mine(self, query: Query, mine: Sequence[Inside]) -> tuple[Part, float]:
-        row_sic, fresh = self._row_sic(query, _waiting_rows(query), self._span_s(query))
-        rows = [kept for _, _, kept in mine]
+    def _mine(self, query: Query, mine: Sequence[Inside], at: Moment) -> tuple[Part, float]:
+        span_s = self._span_s(query, at)
+        row_sic, fresh = self._row_sic(query, _waiting_rows(query), span_s, at.timer_s)
         part = Part(
-            _joined(rows).astype(np.int64),
-            _joined([kept * row_sic.get(s.reader, 0.0) for s, _, kept in mine]),
-            _joined([s.arrival_min_s[at] for s, at, _ in mine]),
-            _joined([s.arrival_max_s[at] for s, at, _ in mine]),
+            _joined([part.rows for part in mine]).astype(np.int64),
+            _joined([part.rows * row_sic.get(part.part.reader, 0.0) for part in mine]),
+            _joined([part.low_s for part in mine]),
+            _joined([part.high_s for part in mine]),
         )
         return part, fresh
 
-    def _expected(self, query: Query, span_s: float) -> tuple[Part, float]:
+    def _expected(self, query: Query, span_s: float, at: Moment) -> tuple[Part, float]:
         """What another query will have waiting at its turn: the rows of so much time, or more if it waits."""
         came = _waiting_rows(query)
-        more = max(0.0, query.rate_per_s * span_s - sum(came.values()))
+        more = max(0.0, query.backlog.rates.usual_per_s * span_s - sum(came.values()))
         came = {reader: rows + more / len(came) for reader, rows in came.items()}
         rows = sum(came.values())
-        row_sic, fresh = self._row_sic(query, came, max(span_s, self._span_s(query)))
+        row_sic, fresh = self._row_sic(query, came, max(span_s, self._span_s(query, at)), at.timer_s)
         mean = sum(row_sic[reader] * came[reader] for reader in came) / max(1.0, rows)
-        count = min(EXPECTED_BATCHES, max(1, int(rows)))
+        count = min(self._tuning.expected_batches, max(1, int(rows)))
         ends = np.rint(np.linspace(0.0, rows, count + 1)).astype(np.int64)
         each = np.diff(ends) if rows >= 1 else np.empty(0, np.int64)
         # as old then as this query's are now: spread over that time
-        arrival_s = self._clock() - span_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
+        arrival_s = at.wall_s - span_s * (np.arange(each.size, 0, -1) - 0.5) / max(1, each.size)
         return Part(each, each.astype(np.float64) * mean, arrival_s, arrival_s), fresh
 
 
 def _waiting_rows(query: Query) -> dict[str, float]:
     """By reader, rows that wait: those that were there at the last look and are not granted since."""
-    ends = {} if query.waiting is None else query.waiting.ends
+    ends = query.backlog.waiting.ends
     readers = [reader for reader in query.readers.values() if not reader.finished]
     return {
         r.id: float(sum(max(0, end - r.positions.get(p, 0)) for p, end in ends.get(r.id, {}).items()))

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.config.flow import ClassConfig
 from penstock.config.shedding import Settings, check_columns
-from penstock.control.decide.cycle import Cycle, Recorder, SafetyLimits
+from penstock.control.decide.cycle import CheckedManager, Recorder, SafetyLimits
 from penstock.control.decide.observing import ClassPlant
 from penstock.control.schedule.shares import LEAST_SHARE
 from penstock.policies.shedding.base import Shedder
-from penstock.streams.protocol import StreamLog
+from penstock.streams.tailing import StreamInfo
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import ManagerTraits
-
-
-class RunRecorder(Recorder, Protocol):
-    """Keeps what happened, for example a run directory."""
-
-    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
-
-    def record_sic(self, line: Mapping[str, object]) -> None: ...
-
-    def record_shedding(self, line: Mapping[str, object]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -34,7 +23,7 @@ class GovernedClass:
     name: str
     config: ClassConfig
     plant: ClassPlant
-    cycle: Cycle
+    cycle: CheckedManager
     traits: ManagerTraits
     period_s: float
     """How often a manager decides that does not give grants."""
@@ -57,7 +46,7 @@ def govern(
             "leave it out; shedding inside the network is for simulations",
         )
     limits = SafetyLimits(config.min_keep_fraction)
-    cycle = Cycle(plant, manager, limits, config.dry_run or dry_run, recorder)
+    cycle = CheckedManager(manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
     shedder, settings = config.build_shedder(seed), config.shedder_config()
     return GovernedClass(name, config, plant, cycle, manager.traits, period_s, shedder, settings)
@@ -71,29 +60,26 @@ def first_scale(config: ClassConfig, claim: float) -> float:
     return 1.0 if config.headroom_given else max(claim, LEAST_SHARE)
 
 
-def check_stream(config: ClassConfig, log: StreamLog, others: Iterable[StreamLog] = ()) -> None:
+def check_stream(config: ClassConfig, stream: StreamInfo, others: Iterable[StreamInfo] = ()) -> None:
     """Said when a reader joins: a batch that cannot be planned would end the query in the first overload.
 
     Args:
         config: Of its class.
-        log: What it reads.
+        stream: What it reads.
         others: What the other readers of its query read.
     """
-    if config.sheds_by_key and log.key_column is None:
+    if config.sheds_by_key and stream.key_column is None:
         raise InvalidInputError(
-            "sampling by key needs a stream with a key", log.name, "declare key: <column>, or sample by row"
+            "sampling by key needs a stream with a key",
+            stream.name,
+            "declare key: <column>, or sample by row",
         )
-    unequal = sorted({log.key_buckets, *(other.key_buckets for other in others)})
+    unequal = sorted({stream.key_buckets, *(other.key_buckets for other in others)})
     if config.sheds_by_key and len(unequal) > 1:
         raise InvalidInputError(
             "streams of one query that are shed by key have equally many buckets, for the same keys to stay",
             " and ".join(map(str, unequal)),
             "give them the same key_buckets",
         )
-    check_columns(config.shedder_config(), log.user_schema, log.name, event_time(log))
-
-
-def event_time(log: StreamLog) -> str | None:
-    """The event-time column that a stream in the log declares, as a paced one does."""
-    declared: str | None = getattr(log, "event_time", None)
-    return declared
+    assert stream.user_schema is not None
+    check_columns(config.shedder_config(), stream.user_schema, stream.name, stream.event_time)

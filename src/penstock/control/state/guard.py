@@ -15,18 +15,20 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Catches what policies raise, and says it.
+    """Catches what policies raise, and says it."""
 
-    Args:
-        timer: Seconds that never go back.
-    """
-
-    def __init__(self, timer: Callable[[], float]) -> None:
-        self._timer = timer
+    def __init__(self) -> None:
         self._said_s: dict[str, float] = {}
         self._failures: dict[str, int] = {}
 
-    def call(self, who: str, does: Callable[[], T], otherwise: Callable[[Exception], T], instead: str) -> T:
+    def call(
+        self,
+        who: str,
+        does: Callable[[], T],
+        otherwise: Callable[[Exception], T],
+        instead: str,
+        now_s: float,
+    ) -> T:
         """The result of a policy's method, or another one if that raises an exception.
 
         Args:
@@ -34,16 +36,16 @@ class Guard:
             does: Calls it.
             otherwise: What holds without it.
             instead: The same, for the log.
+            now_s: On the timer.
         """
         try:
             return does()
         except Exception as error:
-            self._say(who, instead)
+            self._say(who, instead, now_s)
             return otherwise(error)
 
-    def _say(self, who: str, instead: str) -> None:
+    def _say(self, who: str, instead: str, now_s: float) -> None:
         self._failures[who] = self._failures.get(who, 0) + 1
-        now_s = self._timer()
         if now_s - self._said_s.get(who, -SAY_EVERY_S) >= SAY_EVERY_S:
             self._said_s[who] = now_s
             _log.exception("%s failed (%d times so far); %s", who, self._failures[who], instead)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.control.state.members import Gone
+from penstock.control.state.query import Gone
 
 QUERIES = 32
 """Of a class that have ended and are still shown one by one; and of one query, readers."""

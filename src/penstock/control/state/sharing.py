@@ -1,7 +1,8 @@
-"""Shared segments: which class owns the stream, and that no class above it reads it.
+"""Shared streams: which class owns the stream, and that no class above it reads it.
 
-A class that waited for the results of a lower one would wait for what is shed and delayed there (the
-congestion of pham2016 fig. 5), so the highest class that reads a segment owns it.
+A shared stream has the rows of a sub-query that several queries read. A class that waited for the results of
+a lower one would wait for what is shed and delayed there (the congestion of pham2016 fig. 5), so the highest
+class that reads a shared stream owns it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ RUNNING = "class {}: a class that is removed has no running queries"
 """The rule that a driver waits for: its queries take a moment to leave."""
 
 Reads = Iterable[tuple[str, str]]
-"""Places of streams, and the classes whose queries read them."""
+"""Ids of streams, and the classes whose queries read them."""
 
 
-class Segments:
-    """The owners of shared segments, by the place of the stream."""
+class SharedStreams:
+    """The owners of shared streams, by the id of the stream."""
 
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
 
     def own(self, stream: str, cls: str, reads: Reads, priorities: Mapping[str, float]) -> None:
-        """A query of a class writes a segment; the last one that says so owns it.
+        """A query of a class writes a shared stream; the last one that says so owns it.
 
         Args:
-            stream: Where it lies.
+            stream: Its id.
             cls: The class.
             reads: Of all queries that run.
             priorities: Of all classes.
@@ -37,11 +38,11 @@ class Segments:
         self._owners[stream] = cls
 
     def owned(self, cls: str) -> list[str]:
-        """The segments of a class."""
+        """The shared streams of a class."""
         return [stream for stream, owner in self._owners.items() if owner == cls]
 
     def release(self, stream: str) -> None:
-        """Nobody writes a segment any more: it is a stream like others."""
+        """Nobody writes a shared stream any more: it is a stream like others."""
         self._owners.pop(stream, None)
 
     def forget(self, cls: str) -> None:
@@ -59,7 +60,7 @@ def _check(owners: Mapping[str, str], reads: Reads, priorities: Mapping[str, flo
         owner = owners.get(stream)
         if owner is not None and priorities[cls] > priorities[owner]:
             raise InvalidInputError(
-                f"a shared segment is owned by the highest class that reads it; "
+                f"a shared stream is owned by the highest class that reads it; "
                 f"{Path(stream).name} is owned by {owner} (priority {priorities[owner]:g})",
                 f"class {cls} (priority {priorities[cls]:g})",
                 f"let a query of class {cls} write it, or read it in class {owner} or a lower one",

@@ -1,49 +1,69 @@
-"""The virtual cluster: a real governor, and queries that follow the real protocol, in virtual time."""
+"""The virtual cluster: the real engine, and queries that follow the real protocol, in virtual time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from penstock.config.flow import FlowConfig
-from penstock.control.core.governor import Governor
-from penstock.control.core.retention import Trimmer
+from penstock.control.backlog.row_values import FetchedValues, fetch_values
+from penstock.control.core import events as ev
+from penstock.control.core.engine import Engine
+from penstock.control.core.instructions import (
+    FetchRows,
+    GrantIssued,
+    Instruction,
+    MayProceed,
+    NothingYet,
+    Recorded,
+    Refused,
+)
 from penstock.control.core.status import status
-from penstock.control.state.classes import RunRecorder
-from penstock.control.state.members import Joining
+from penstock.control.state.query import Joining
+from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.offset import Offset
-from penstock.host.server import BEAT_S
-from penstock.sim.microbatch.line import Line
+from penstock.host.recorder import RunRecorder, write_line
+from penstock.host.retention import EVERY_S, trim
+from penstock.sim.microbatch.line import Line, Listener
 from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.query import Point, QueryLostError, SimulatedQuery
 from penstock.sim.microbatch.recording import Event, Observer
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
 from penstock.streams.protocol import StreamLog
+from penstock.streams.tailing import Tailer, furthest_back
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.moment import Moment
 from penstock.vocabulary.status import Status
 
 BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 """Where the wall clock and the timer start."""
+LOOK_EVERY_S = 0.02
+"""So often tailers look for new rows, beside the moments at which something happens."""
 
 MakeSource = Callable[[SimulatedQuery, Line, Offset], Source]
 
 
 class VirtualCluster:
-    """A governor with queries that ask, plan and run as Spark's do. Time passes with `run` alone.
+    """An engine with queries that ask, plan and run as Spark's do. Time passes with `run` alone.
 
     The wall clock that stamps rows and the timer that measures durations are two, so that one may go back.
 
     Args:
         config: Classes, slots, capacity.
         recorder: Gets every decision.
+        tuning: Figures of the control plane.
     """
 
-    def __init__(self, config: FlowConfig, recorder: RunRecorder | None = None) -> None:
+    def __init__(
+        self, config: FlowConfig, recorder: RunRecorder | None = None, tuning: Tuning = TUNING
+    ) -> None:
         self.clock, self.timer = ManualClock(BEGAN_S), ManualClock(TIMER_S)
-        self.governor = Governor(config, self.clock, self.timer, recorder)
+        self.recorder, self.tuning = recorder, tuning
+        self.engine = Engine(config, self.at(), tuning=tuning)
         self.queries: dict[str, SimulatedQuery] = {}
         self.silent = False
         """Whether the control plane answers nobody."""
@@ -54,8 +74,11 @@ class VirtualCluster:
         self.held = 0
         """Questions that the control plane holds."""
         self._make: dict[str, MakeSource] = {}
-        self._trimmer = Trimmer(self.governor)
-        self._beat_s = self.timer() + BEAT_S
+        self._tailers: dict[str, Tailer] = {}
+        """By the id of a stream."""
+        self._listeners: dict[str, Listener] = {}
+        """By reader, where its instructions go."""
+        self._look_s, self._trim_s = self.timer() + LOOK_EVERY_S, self.timer() + EVERY_S
         self._shared: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._windowed: set[str] = set()
 
@@ -82,12 +105,12 @@ class VirtualCluster:
             logs: The stream that it reads, or several by the names of their slots.
             machine: What its batches take.
             seed: Of their noise.
-            token: By which the driver tells the control plane of it; none where it tells nothing.
+            token: By which the driver tells the control plane of it; one of its own by default.
             offsets: By slot, where its readers begin; at the logs' starts by default.
             available_now: Whether it ends when it has read what is there now; nothing is shed then.
             source: Makes its sources; a `GovernedSource` each by default.
         """
-        given = dict(logs) if isinstance(logs, Mapping) else {"": logs}
+        given, token = dict(logs) if isinstance(logs, Mapping) else {"": logs}, token or f"token of {key}"
         query = SimulatedQuery(
             key, cls, machine or Machine(), np.random.default_rng(seed), available_now=available_now
         )
@@ -102,8 +125,8 @@ class VirtualCluster:
         return query
 
     def _governed(self, query: SimulatedQuery, line: Line, offset: Offset) -> Source:
-        config = self.governor.config
-        poison_after = self.governor.governed(query.cls).config.poison_after or 0
+        config = self.engine.config
+        poison_after = self.engine.classes.governed(query.cls).config.poison_after or 0
         attempts = query.attempts[offset.reader]
         return GovernedSource(
             line, config.stw_s, config.fail_open_after_s, poison_after, attempts, query.available_now
@@ -145,34 +168,98 @@ class VirtualCluster:
 
     # -- the control plane ----------------------------------------------------------------------
 
+    def at(self) -> Moment:
+        """Now."""
+        return Moment(self.timer(), self.clock())
+
+    def handle(self, event: ev.Event) -> None:
+        """Something happened: tailers look first, the engine is told, its instructions are carried out."""
+        self._look()
+        self._carry_out(self.engine.handle(event))
+
+    def command(self, command: ev.Command) -> None:
+        """A driver, or a user, wants something."""
+        self.handle(ev.Commanded(self.at(), command))
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case GrantIssued() | NothingYet() | MayProceed() | Refused():
+                    self._deliver(instruction.reader, instruction)
+                case FetchRows():
+                    self._fetch(instruction)
+                case Recorded() if self.recorder is not None:
+                    write_line(self.recorder, instruction.line)
+
+    def _deliver(self, reader: str, instruction: Instruction) -> None:
+        listener = self._listeners[reader]
+        listener.hear(instruction)
+        query = self.queries[listener.query]
+        if query.held:
+            query.next_s = self.timer()
+
+    def _fetch(self, wanted: FetchRows) -> None:
+        """Rows that a shedder needs are there at once."""
+        values: FetchedValues | None = fetch_values(self._tailers[wanted.fetch.stream].log, wanted.fetch)
+        self._carry_out(self.engine.handle(ev.Fetched(self.at(), wanted.query, wanted.fetch, values)))
+
+    def follow(self, log: StreamLog, offset: Offset) -> None:
+        """A reader needs the headers of a stream from an offset on."""
+        stream = str(log.directory)
+        tailer = self._tailers.get(stream)
+        if tailer is None or tailer.log is not log:
+            tailer = self._tailers[stream] = Tailer(log)
+        # the engine may have let go of headers that its other readers are past, or of all
+        others = [r.counted.end for r in self.engine.members.readers.values() if r.stream.id == stream]
+        if new := tailer.follow(furthest_back([offset.end, *others])):
+            self._carry_out(self.engine.handle(ev.RowsArrived(self.at(), stream, new)))
+
+    def _look(self) -> None:
+        """Tailers look for new rows."""
+        if self.silent:
+            return
+        for stream, tailer in list(self._tailers.items()):
+            try:
+                new = tailer.look()
+            except OSError:  # the log is gone: what is known of it holds
+                continue
+            if new:
+                self._carry_out(self.engine.handle(ev.RowsArrived(self.at(), stream, new)))
+
+    def expect(self, reader: str, listener: Listener | None) -> None:
+        """Instructions for a reader go to a listener from now on, or to nobody."""
+        if listener is None:
+            self._listeners.pop(reader, None)
+        else:
+            self._listeners[reader] = listener
+
+    def _tokens(self, query: SimulatedQuery) -> frozenset[str]:
+        return frozenset(line.joining.token for line in query.lines.values())
+
     def drain(self, query: SimulatedQuery, on: bool = True) -> None:
         """The query's grants shed nothing, as `flow.drain` has it."""
-        self.governor.queries[query.key].draining = on
-        self.wake()
+        self.command(ev.Drain(self._tokens(query), on))
 
     def refuse(self, query: SimulatedQuery, on: bool = True) -> None:
         """The query gets no more grants, as before it is stopped through the gate."""
-        self.governor.queries[query.key].refused = on
-        self.wake()
+        self.command(ev.Refuse(self._tokens(query), on))
 
     def share(self, log: StreamLog, cls: str, tokens: Iterable[str] = ()) -> None:
-        """A query with these tokens writes a shared segment, which a class owns."""
+        """A query with these tokens writes a shared stream, which a class owns."""
         stream = str(log.directory)
         self._shared[stream] = cls, tuple(tokens)
-        self.governor.share(stream, *self._shared[stream])
+        self.command(ev.Publish(stream, cls, frozenset(tokens)))
 
     def windowed(self, *tokens: str) -> None:
         """The answers of queries with these tokens are windows that the watermark closes."""
         self._windowed.update(tokens)
-        self.governor.windowed.update(tokens)
+        self.command(ev.MarkWindowed(frozenset(tokens)))
 
     def last_stage(self, key: str, batch: int | None = None) -> None:
         """The driver says that a job of a query's batch has started its last stage."""
-        lease = self.governor.queries[key].lease if key in self.governor.queries else None
-        if not self.silent and lease is not None:
-            lease.start_last_stage(self.timer(), batch)
+        if not self.silent:
             self.tell("last_stage", key)
-            self.wake()
+            self.handle(ev.LastStageStarted(self.at(), self._tokens(self.queries[key]), batch))
 
     def hush(self) -> None:
         """The control plane falls silent: all connections are lost."""
@@ -190,17 +277,19 @@ class VirtualCluster:
         """
         if anew or config is not None:
             self.hush()
-            before = self.governor
-            self.governor = Governor(config or before.config_now(), self.clock, self.timer, before.recorder)
-            self.governor.shedding = before.shedding
-            self.governor.windowed.update(self._windowed)
+            before = self.engine
+            self.engine = Engine(config or before.config_now(), self.at(), tuning=self.tuning)
+            self._tailers.clear()
+            self.silent = False
+            self.command(ev.SetShedding(before.granting.on))
+            self.command(ev.MarkWindowed(frozenset(self._windowed)))
             for stream, (cls, tokens) in self._shared.items():
-                self.governor.share(stream, cls, tokens)
-            self._trimmer = Trimmer(self.governor)
+                self.command(ev.Publish(stream, cls, frozenset(tokens)))
         self.silent = False
 
     def status(self) -> Status:
-        return status(self.governor)
+        self._look()
+        return status(self.engine, self.at())
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -211,13 +300,13 @@ class VirtualCluster:
         until_s = self.timer() + seconds
         while True:
             live = [q for q in self.queries.values() if not q.stopped]
-            at_s = min([self._beat_s, *[q.next_s for q in live]])
+            due_s = math.inf if self.silent else max(self.engine.due_s(), self.timer())
+            at_s = min([self._look_s, due_s, *[q.next_s for q in live]])
             if at_s > until_s:
                 self._advance(until_s)
                 return
             self._advance(at_s)
-            if at_s == self._beat_s:
-                self._beat()
+            self._periodic(due_s)
             for query in live:
                 if query.next_s <= at_s and not query.stopped:
                     self._resume(query)
@@ -229,11 +318,18 @@ class VirtualCluster:
         self.timer.advance(by_s)
         self.clock.advance(by_s)
 
-    def _beat(self) -> None:
-        self._beat_s += BEAT_S
-        if not self.silent:
-            self.governor.beat()
-            self._trimmer.beat()
+    def _periodic(self, due_s: float) -> None:
+        """What is due by itself: the engine, tailers, and now and then a trim."""
+        now_s = self.timer()
+        if now_s >= self._look_s:
+            self._look_s += LOOK_EVERY_S
+            self._look()
+        if now_s >= due_s:
+            self._carry_out(self.engine.handle(ev.Woke(self.at())))
+        if now_s >= self._trim_s:
+            self._trim_s += EVERY_S
+            if self.engine.config.trim and not self.silent:
+                trim(tailer.log for tailer in self._tailers.values())
 
     def _resume(self, query: SimulatedQuery) -> None:
         self._hold(query, False)
@@ -251,12 +347,6 @@ class VirtualCluster:
     def _hold(self, query: SimulatedQuery, on: bool) -> None:
         self.held += on - query.held
         query.held = on
-
-    def wake(self) -> None:
-        """A slot may be free: all that wait for the control plane are looked at now."""
-        for query in self.queries.values():
-            if query.held:
-                query.next_s = self.timer()
 
     def now_s(self) -> float:
         return self.timer()

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.config.flow import load_flow_config
-from penstock.control.state.classes import RunRecorder
+from penstock.control.tuning import TUNING, Tuning
+from penstock.host.recorder import RunRecorder
 from penstock.sim.microbatch.books import admitted_between, check_books, delay
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.machine import Machine
@@ -44,11 +45,12 @@ class Lab:
         self,
         classes: Mapping[str, Mapping[str, Any]],
         recorder: RunRecorder | None = None,
+        tuning: Tuning = TUNING,
         **others: Any,
     ) -> VirtualCluster:
         """A cluster with these classes; `others` are keys of a flow's configuration."""
         config = load_flow_config({"log": self.folder, "classes": dict(classes), **others})
-        return VirtualCluster(config, recorder)
+        return VirtualCluster(config, recorder, tuning)
 
     def stream(
         self,
@@ -87,12 +89,12 @@ class Lab:
         return log
 
     def segment(self, cluster: VirtualCluster, cls: str, writer: str) -> EmbeddedLog:
-        """A shared segment of a class that a query writes."""
+        """A shared stream of a class that a query writes."""
         schema = pa.schema([("value", pa.int64())])
         log = self.open.enter_context(
             EmbeddedLog.create(self.folder / f"by_{writer}", schema, clock=cluster.clock)
         )
-        cluster.share(log, cls)
-        cluster.governor.sic.writers[str(log.directory)] = writer
-        cluster.queries[writer].writes = log
+        query = cluster.queries[writer]
+        cluster.share(log, cls, [line.joining.token for line in query.lines.values()])
+        query.writes = log
         return log

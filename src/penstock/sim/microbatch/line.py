@@ -1,4 +1,4 @@
-"""A source's line to the control plane: questions are held and looked at again as the real server does."""
+"""A source's line to the control plane: its questions become events, and instructions answer them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from penstock.control.core.governor import Governor
-from penstock.control.state.members import Joining
+from penstock.control.core.engine import Engine
+from penstock.control.core.events import (
+    Asked,
+    BatchPlanned,
+    ConnectionEnded,
+    Event,
+    QuestionEnded,
+    ReaderFinished,
+    ReaderJoined,
+)
+from penstock.control.core.instructions import GrantIssued, Instruction, MayProceed, NothingYet, Refused
+from penstock.control.state.query import Joining
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
 from penstock.host.client import ControlSilentError
-from penstock.host.operations import HOLD_S, hold_s, poll_s
+from penstock.host.holding import hold_s
 from penstock.streams.protocol import StreamLog
+from penstock.streams.tailing import info_of
+from penstock.vocabulary.moment import Moment
 
 T = TypeVar("T")
 
@@ -23,7 +35,7 @@ class Pause:
 
     Attributes:
         seconds: How long.
-        held: Whether it waits for the control plane, which looks at it earlier when a slot may be free.
+        held: Whether it waits for the control plane, whose answer ends the pause.
     """
 
     seconds: float
@@ -34,10 +46,23 @@ Waits = Generator[Pause, None, T]
 """Something that takes virtual time, and then gives a result."""
 
 
+class Listener(Protocol):
+    """Gets the instructions for one reader: a `Line`, or whatever a test puts in its place."""
+
+    @property
+    def query(self) -> str:
+        """The key of the reader's query, which goes on when an answer is there."""
+        ...
+
+    def hear(self, instruction: Instruction) -> None:
+        """An instruction for the reader."""
+        ...
+
+
 class Host(Protocol):
     """What a line needs of the virtual cluster."""
 
-    governor: Governor
+    engine: Engine
     silent: bool
 
     def now_s(self) -> float:
@@ -48,13 +73,25 @@ class Host(Protocol):
         """On the wall clock."""
         ...
 
+    def at(self) -> Moment:
+        """Now, on both."""
+        ...
+
     @property
     def held(self) -> int:
         """Questions that are on hold now."""
         ...
 
-    def wake(self) -> None:
-        """A slot may be free: questions on hold are looked at now."""
+    def handle(self, event: Event) -> None:
+        """Something happened: the control plane is told, and its instructions are carried out."""
+        ...
+
+    def follow(self, log: StreamLog, offset: Offset) -> None:
+        """A reader needs the headers of a stream from an offset on."""
+        ...
+
+    def expect(self, reader: str, listener: Listener | None) -> None:
+        """Instructions for a reader go to a listener from now on, or to nobody."""
         ...
 
     def last_stage(self, key: str, batch: int | None = None) -> None:
@@ -67,7 +104,7 @@ class Host(Protocol):
 
 
 class Line:
-    """The connection of one source to the governor that the cluster has now.
+    """The connection of one source to the control plane that the cluster has now.
 
     Args:
         host: The cluster.
@@ -81,21 +118,32 @@ class Line:
         self.connection: object = None
         self.leads = True
         """Whether its last question could open a grant of its query."""
-        self._governor: Governor | None = None
+        self.answer: Instruction | None = None
+        """The last instruction for its reader that it has not taken yet."""
+        self._engine: Engine | None = None
         self._broken = False
 
-    def connect(self, offset: Offset) -> Governor:
+    @property
+    def query(self) -> str:
+        return self.joining.query
+
+    def hear(self, instruction: Instruction) -> None:
+        self.answer = instruction
+
+    def connect(self, offset: Offset) -> None:
         """Joins, unless it is connected; a silent control plane, or a connection that broke, is an error."""
         if self.host.silent or self._broken:
             self._broken = False
             raise silence()
-        governor = self.host.governor
-        if self._governor is not governor:
+        if self._engine is not self.host.engine:
             self.connection = object()
-            governor.join(self.joining, self.log, self.connection, offset)
-            self._governor = governor
+            self.host.follow(self.log, offset)
+            self.host.handle(
+                ReaderJoined(self.host.at(), self.joining, info_of(self.log), self.connection, offset)
+            )
+            self._engine = self.host.engine
+            self.host.expect(self.reader, self)
             self.host.tell("joined", self.reader, offset=offset.to_json())
-        return governor
 
     def ask(self, start: Offset, take_all: bool = False) -> Waits[Grant | None]:
         """The next grant after an offset; `None` when the question was held for long enough in vain.
@@ -104,44 +152,48 @@ class Line:
             start: Where the reader stands.
             take_all: Whether its query runs under AvailableNow.
         """
-        governor, reader = self.connect(start), self.reader
-        self.host.tell("asked", reader, start=start.to_json(), all=take_all)
-        if governor.ask(reader, start):
-            self.host.wake()
-        if take_all:
-            governor.take_all(reader)
-        asked_s, leads = self.host.now_s(), governor.is_leader(reader)
-        self.leads = leads or not take_all
+        self.connect(start)
+        self.host.tell("asked", self.reader, start=start.to_json(), all=take_all)
+        self.leads = True
+        until_s = self.host.now_s() + hold_s(self.host.held)
+        self.host.handle(Asked(self.host.at(), self.reader, start, take_all))
         while True:
-            answer = governor.answer(reader)
-            if answer is not None:
-                self.host.tell("granted", reader, **answer.to_json())
-                return answer
-            if not leads or self.host.now_s() - asked_s >= self._hold_s(reader):
-                self.host.tell("nothing", reader)
+            answer, self.answer = self.answer, None
+            match answer:
+                case GrantIssued():
+                    self.host.tell("granted", self.reader, **answer.grant.to_json())
+                    return answer.grant
+                case Refused():
+                    raise answer.error
+                case NothingYet():
+                    self.leads = answer.leads or not take_all
+            if answer is not None or self.host.now_s() >= until_s:
+                if answer is None:
+                    self.host.handle(QuestionEnded(self.host.at(), self.reader))
+                self.host.tell("nothing", self.reader)
                 return None
-            yield from self._pause()
+            yield from self._pause(until_s - self.host.now_s())
 
     def planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[None]:
         """Says that Spark plans a batch; takes until the batch may start."""
-        governor, reader = self.connect(offset), self.reader
-        self.host.tell("planned", reader, offset=offset.to_json(), admitted=admitted, aside=set_aside)
-        held = False
-        while not governor.planned(reader, offset, admitted, set_aside):
-            if not held:
-                self.host.tell("held", reader)
-            held = True
-            yield from self._pause()
+        self.connect(offset)
+        self.host.tell("planned", self.reader, offset=offset.to_json(), admitted=admitted, aside=set_aside)
+        self.host.handle(BatchPlanned(self.host.at(), self.reader, offset, admitted, set_aside))
+        if self.answer is None:
+            self.host.tell("held", self.reader)
+        while not isinstance(self.answer, MayProceed):
+            yield from self._pause(60.0)
+        self.answer = None
 
     def finish(self, start: Offset) -> None:
         """Says that its reader wants no further grant."""
-        self.connect(start).finish(self.reader, start)
+        self.connect(start)
+        self.host.handle(ReaderFinished(self.host.at(), self.reader, start))
         self.host.tell("finished", self.reader, start=start.to_json())
-        self.host.wake()
 
     def lose(self) -> None:
         """The connection breaks: the source notices with its next question, or with the one on hold."""
-        self._broken = self._governor is not None
+        self._broken = self._engine is not None
         self.close()
 
     def renew(self, offset: Offset) -> None:
@@ -152,18 +204,15 @@ class Line:
 
     def close(self) -> None:
         """The connection ends, for whatever reason: its query's slot is free."""
-        governor, self._governor = self._governor, None
-        if governor is not None and governor is self.host.governor:
-            governor.leave(self.connection)
+        engine, self._engine, self.answer = self._engine, None, None
+        if engine is not None and engine is self.host.engine:
+            self.host.handle(ConnectionEnded(self.host.at(), self.connection))
             self.host.tell("left", self.reader)
-            self.host.wake()
+            self.host.expect(self.reader, None)
 
-    def _hold_s(self, reader: str) -> float:
-        return HOLD_S if self.host.governor.is_refused(reader) else hold_s(self.host.held)
-
-    def _pause(self) -> Waits[None]:
-        yield Pause(poll_s(self.host.held + 1), held=True)
-        if self._governor is None:
+    def _pause(self, seconds: float) -> Waits[None]:
+        yield Pause(seconds, held=True)
+        if self._engine is None:
             self._broken = False
             raise silence()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.control.measure.delays import stats
-from penstock.control.state.classes import RunRecorder
+from penstock.host.recorder import RunRecorder
 from penstock.sim.microbatch.books import check_books
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.lab import Lab

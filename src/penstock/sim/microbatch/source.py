@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.control.core.granting import FIRST_ROWS
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plans import KEEP_ALL
@@ -108,7 +107,8 @@ class GovernedSource:
         self._attempted: int | None = None
         self._selected: tuple[Offset, list[Selection]] | None = None
         self._silent_since_s: float | None = None
-        self._alone_rows, self._sources = FIRST_ROWS, 1
+        self._first_rows = line.host.engine.tuning.first_rows
+        self._alone_rows, self._sources = self._first_rows, 1
 
     def connect(self, offset: Offset) -> None:
         self.line.renew(offset)
@@ -181,7 +181,7 @@ class GovernedSource:
         admitted = sum(int(s.kept.sum()) for s in selections)
         set_aside = self._attempt(offset)
         if not offset.ungoverned:
-            self._alone_rows = max(FIRST_ROWS, admitted)
+            self._alone_rows = max(self._first_rows, admitted)
         yield from self._say_planned(offset, admitted, set_aside)
         if set_aside:
             self._attempts.poison = {offset.grant: admitted}

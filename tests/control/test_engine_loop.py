@@ -1,4 +1,4 @@
-"""The governor in a closed loop: a simulated Spark asks, plans, takes its time and asks again. Virtual time.
+"""The engine in a closed loop: a simulated Spark asks, plans, takes its time and asks again. Virtual time.
 
 A micro-batch takes 0.15 s + 20 us a row. Capacity is what a filled log gives in batches of half the target.
 """
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from tests.capacity import DILOS
 
-from penstock.control.core.changes import change_class
-from penstock.control.core.feasibility import plan
+from penstock.control.core.events import ChangeClass, SetShedding
+from penstock.control.core.feasibility import feasibility
 from penstock.control.decide.cycle import Step
-from penstock.control.schedule.contest import WAITS
+from penstock.control.tuning import TUNING
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.paced.schedule import schedule_from_counts
@@ -24,6 +24,10 @@ from penstock.streams.paced.schedule import schedule_from_counts
 TARGET_S = 2.0
 WARM_S = 12.0
 """Virtual seconds after which a run is judged."""
+
+
+def change(cluster: Any, cls: str, changes: dict[str, Any]) -> None:
+    cluster.command(ChangeClass(cls, changes))
 
 
 def gold(**others: Any) -> dict[str, dict[str, Any]]:
@@ -144,9 +148,9 @@ def test_saturated_classes_get_time_by_their_weights_and_keep_their_targets(
         log = virtual.stream(cluster, 5 * capacity_per_s(virtual))
         cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
     cluster.run(WARM_S)
-    before = dict(cluster.governor.turns.used_s)
+    before = dict(cluster.engine.scheduler.turns.used_s)
     cluster.run(48.0)
-    used = {name: cluster.governor.turns.used_s[name] - before[name] for name in weights}
+    used = {name: cluster.engine.scheduler.turns.used_s[name] - before[name] for name in weights}
     total = sum(used.values())
     assert {n: u / total for n, u in used.items()} == pytest.approx(expected, abs=0.03 * slots)
     assert 48.0 * slots <= total <= 48.0 * (slots + 1), "the slots are in use, and one more as batches start"
@@ -165,7 +169,7 @@ def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_
         cluster.add(name, name, log, virtual.machine(noise=0.3), seed=i)
     cluster.run(110.0)
     began_s = np.array([b.began_s for b in cluster.queries["bulk"].batches])
-    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= WAITS * 5.0
+    assert np.diff(began_s[began_s >= cluster.timer() - 100.0]).max() <= TUNING.waits * 5.0
 
 
 @pytest.mark.parametrize("seed", [0, 10])
@@ -208,9 +212,9 @@ def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quota
             log = virtual.stream(cluster, part * capacity_per_s(virtual, 5.0))
             cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
         cluster.run(WARM_S)
-        before = dict(cluster.governor.turns.used_s)
+        before = dict(cluster.engine.scheduler.turns.used_s)
         cluster.run(60.0)
-        used_s = {name: s - before[name] for name, s in cluster.governor.turns.used_s.items()}
+        used_s = {name: s - before[name] for name, s in cluster.engine.scheduler.turns.used_s.items()}
         used[policy] = {name: s / sum(used_s.values()) for name, s in used_s.items()}
         assert cluster.status().classes["gold"].shed == 0
         for query in cluster.queries.values():
@@ -222,22 +226,22 @@ def test_what_a_high_class_leaves_goes_to_the_next_by_priority_or_by_fixed_quota
 def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: Lab) -> None:
     classes = {"high": {"target": 4.0, "priority": 6}, "low": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes, capacity={"every": 1.0})
-    cluster.governor.capacity.policy = DILOS
+    cluster.engine.classes.capacity.policy = DILOS
     capacity = capacity_per_s(virtual, 4.0)
     burst = schedule_from_counts([0.002 * capacity] * 300 + [0.045 * capacity] * 300, bin_s=0.1)
     cluster.add("high", "high", virtual.stream(cluster, burst), virtual.machine(noise=0.05))
     cluster.add("low", "low", virtual.stream(cluster, 5 * capacity), virtual.machine(noise=0.05), seed=2)
     cluster.run(30.0)
-    assert cluster.governor.capacity.shares["high"] < 0.2
-    assert cluster.governor.capacity.claims["high"] == pytest.approx(0.6), "its own, as soon as it needs it"
-    before = cluster.governor.capacity.shares
-    while cluster.governor.capacity.shares is before:  # the rest of the cycle in which the burst began
+    assert cluster.engine.classes.capacity.shares["high"] < 0.2
+    assert cluster.engine.classes.capacity.claims["high"] == pytest.approx(0.6), "its own, as soon as it needs it"
+    before = cluster.engine.classes.capacity.shares
+    while cluster.engine.classes.capacity.shares is before:  # the rest of the cycle in which the burst began
         cluster.run(0.1)
     cluster.run(1.0 + 0.1)  # the first one that saw it from its start
-    assert cluster.governor.capacity.shares["high"] > 0.38, "what it needs: it offers 0.45 in smaller batches"
-    used_s = dict(cluster.governor.turns.used_s)
+    assert cluster.engine.classes.capacity.shares["high"] > 0.38, "what it needs: it offers 0.45 in smaller batches"
+    used_s = dict(cluster.engine.scheduler.turns.used_s)
     cluster.run(10.0)
-    assert cluster.governor.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, "time, not only a number"
+    assert cluster.engine.scheduler.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, "time, not only a number"
     cluster.run(25.0)
     # the first batch of the burst is at most four times the largest before: some of what it leaves is late
     high = cluster.status().to_json()["classes"]["high"]
@@ -272,12 +276,12 @@ def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_chan
         log = virtual.stream(cluster, 5 * capacity_per_s(virtual, 4.0))
         cluster.add(name, name, log, virtual.machine(noise=0.05), seed=i)
     cluster.run(WARM_S)
-    before = dict(cluster.governor.turns.used_s)
+    before = dict(cluster.engine.scheduler.turns.used_s)
     cluster.run(20.0)
-    used_s = {name: s - before[name] for name, s in cluster.governor.turns.used_s.items()}
+    used_s = {name: s - before[name] for name, s in cluster.engine.scheduler.turns.used_s.items()}
     assert used_s["bulk"] < 0.1 * used_s["gold"]
-    change_class(cluster.governor, "bulk", {"target": "6s", "lendable_fraction": 0.25})
-    assert cluster.governor.capacity.shares["bulk"] == pytest.approx(0.4 * 0.75, abs=0.01)
+    change(cluster, "bulk", {"target": "6s", "lendable_fraction": 0.25})
+    assert cluster.engine.classes.capacity.shares["bulk"] == pytest.approx(0.4 * 0.75, abs=0.01)
     cluster.run(20.0)
     virtual.check_books(cluster)
 
@@ -285,14 +289,14 @@ def test_under_absolute_priority_a_low_class_has_next_to_nothing_and_can_be_chan
 def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(virtual: Lab) -> None:
     classes = {"gold": {"target": 4.0, "priority": 6}, "bulk": {"target": 4.0, "priority": 4}}
     cluster = virtual(classes)
-    assert plan(cluster.governor)["classes"]["gold"]["needs"] == 0.0
+    assert feasibility(cluster.engine).to_json()["classes"]["gold"]["needs"] == 0.0
     capacity = capacity_per_s(virtual, 4.0)
     cluster.add("g", "gold", virtual.stream(cluster, 0.2 * capacity))
     cluster.add("b", "bulk", virtual.stream(cluster, 3 * capacity))
     cluster.run(0.5)
-    assert plan(cluster.governor)["classes"]["gold"]["not_measured"] == ["g"]
+    assert feasibility(cluster.engine).to_json()["classes"]["gold"]["not_measured"] == ["g"]
     cluster.run(29.5)
-    found = plan(cluster.governor)["classes"]
+    found = feasibility(cluster.engine).to_json()["classes"]
     row_s, fixed_s = 20e-6, 0.15
     expected = (0.2 * capacity * row_s + fixed_s / 4.0) / (1.0 - fixed_s / 4.0)
     assert found["gold"]["needs"] == pytest.approx(expected, rel=0.1)
@@ -373,14 +377,14 @@ def test_the_kill_switch_sheds_nothing_and_shedding_comes_back_with_it(virtual: 
     cluster.run(15.0)
     shed = query.offsets["q"].books.shed
     assert shed > 0
-    cluster.governor.shedding = False
+    cluster.command(SetShedding(False))
     cluster.run(10.0)
     off = query.offsets["q"].books
     assert off.shed == shed
     recent = [b for b in query.batches if b.began_s > cluster.timer() - 8.0]
     assert all(b.done_s - b.began_s <= TARGET_S for b in recent), "batches stay as short as turns are"
     assert len(recent) >= 4
-    cluster.governor.shedding = True
+    cluster.command(SetShedding(True))
     cluster.run(15.0)
     assert query.offsets["q"].books.shed > shed
     assert virtual.delay(query, 0.95, cluster.timer() - 10.0) <= TARGET_S
@@ -391,7 +395,7 @@ def test_a_dry_run_decides_and_sheds_nothing(virtual: Lab, where: str) -> None:
     classes, others = (gold(), {"dry_run": True}) if where == "flow" else (gold(dry_run=True), {})
     cluster = virtual(classes, **others)
     steps: list[Step] = []
-    cluster.governor.classes["gold"].cycle.recorder = Recording(steps)
+    cluster.engine.classes["gold"].cycle.recorder = Recording(steps)
     query = cluster.add("q", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual)))
     cluster.run(15.0)
     assert query.offsets["q"].books.shed == 0
@@ -413,12 +417,12 @@ class Recording:
 
 def test_a_new_target_is_kept_and_used(virtual: Lab) -> None:
     cluster, query = run_one(virtual, 5.0, 20.0)
-    change_class(cluster.governor, "gold", {"target": "4s"})
+    change(cluster, "gold", {"target": "4s"})
     cluster.run(4.9)
     assert virtual.delay(query, 0.95, cluster.timer() - 2.0) > TARGET_S
     assert virtual.delay(query, 1.0, cluster.timer() - 4.9) <= 4.4
     tighter, query = run_one(type(virtual)(virtual.folder / "tighter"), 5.0, 20.0)
-    change_class(tighter.governor, "gold", {"target": "1s"})
+    change(tighter, "gold", {"target": "1s"})
     tighter.run(4.9)
     assert virtual.delay(query, 0.95, tighter.timer() - 3.0) <= 1.1
 
@@ -431,17 +435,17 @@ def test_a_new_priority_moves_the_shares(virtual: Lab) -> None:
         )
     cluster.run(20.0)
     assert cluster.status().classes["gold"].share == pytest.approx(0.5, abs=0.05)
-    change_class(cluster.governor, "gold", {"priority": 4})
-    before = dict(cluster.governor.turns.used_s)
+    change(cluster, "gold", {"priority": 4})
+    before = dict(cluster.engine.scheduler.turns.used_s)
     cluster.run(30.0)
-    used = {n: s - before[n] for n, s in cluster.governor.turns.used_s.items()}
+    used = {n: s - before[n] for n, s in cluster.engine.scheduler.turns.used_s.items()}
     assert used["gold"] / sum(used.values()) == pytest.approx(0.8, abs=0.04)
 
 
 def test_another_manager_takes_over_while_it_runs(virtual: Lab) -> None:
     cluster, query = run_one(virtual, 3.0, 15.0, classes=gold(manager="aloma"))
     for manager in ("ctrl", "deadline"):
-        change_class(cluster.governor, "gold", {"manager": manager})
+        change(cluster, "gold", {"manager": manager})
         cluster.run(2.4)
         assert cluster.status().classes["gold"].manager == manager
     assert virtual.delay(query, 0.5, cluster.timer() - 2.0) <= 1.5 * TARGET_S
@@ -570,8 +574,8 @@ def test_a_manager_that_is_exchanged_while_its_class_has_no_share_recovers_with_
     cluster.add("gold", "gold", virtual.stream(cluster, 3 * capacity_per_s(virtual), 20.0))
     bulk = cluster.add("bulk", "bulk", virtual.stream(cluster, 2_000.0, 80.0), seed=2)
     cluster.run(18.0)
-    assert cluster.governor.capacity.claims["bulk"] == 0.0
-    change_class(cluster.governor, "bulk", {"manager": manager})
+    assert cluster.engine.classes.capacity.claims["bulk"] == 0.0
+    change(cluster, "bulk", {"manager": manager})
     cluster.run(22.0)
     since = cluster.timer()
     cluster.run(20.0)

@@ -1,95 +1,35 @@
-"""The governor's protocol, question by question: leases, turns, cuts, ticks, books, commands."""
+"""The engine's protocol, question by question: leases, turns, cuts, ticks, books, commands."""
 
 from __future__ import annotations
 
-import math
 import shutil
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from tests.control.desk import SCHEMA, Desk, rows
 
-from penstock.control.core.changes import change_class, remove_class
-from penstock.control.core.feasibility import Feasibility
-from penstock.control.core.granting import FIRST_ROWS
-from penstock.control.core.status import status
-from penstock.control.state.members import Joining, Lease, Tail
-from penstock.grants.grant import Grant
+from penstock.control.core.events import (
+    Drain,
+    LastStageStarted,
+    MarkWindowed,
+    Publish,
+    QuestionEnded,
+    Refuse,
+    RemoveClass,
+    Woke,
+)
+from penstock.control.schedule.overlap import LastStages
+from penstock.control.state.lease import Terms
+from penstock.control.tuning import TUNING
 from penstock.grants.offset import Books, Offset
-from penstock.grants.selection import grant_books, select
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
+FIRST_ROWS = TUNING.first_rows
 GOLD = {"gold": {"target": "2s"}}
-SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
-
-
-class Desk:
-    """A governor at whose desk single questions are put, with embedded logs and one clock for both times."""
-
-    def __init__(self, virtual: Lab, classes: dict[str, dict[str, Any]], **others: Any) -> None:
-        self.folder: Path = virtual.folder
-        self.open: ExitStack = virtual.open
-        self.cluster = virtual(classes, **others)
-        self.governor = self.cluster.governor
-        self.offsets: dict[str, Offset] = {}
-        self.logs: dict[str, EmbeddedLog] = {}
-        self.connections: dict[str, object] = {}
-
-    def log(self, name: str, partitions: int = 1, key: str | None = None) -> EmbeddedLog:
-        config = LogConfig(partitions=partitions, key=key, segment_rows=100)
-        log = EmbeddedLog.create(self.folder / name, SCHEMA, config, clock=self.cluster.clock)
-        return self.open.enter_context(log)
-
-    def pass_s(self, seconds: float) -> None:
-        self.cluster.clock.advance(seconds)
-        self.cluster.timer.advance(seconds)
-
-    def join(self, reader: str, log: EmbeddedLog, cls: str = "gold", query: str = "", slot: str = "") -> None:
-        offset = self.offsets.setdefault(
-            reader, Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})
-        )
-        self.logs[reader], self.connections[reader] = log, object()
-        joining = Joining(query or reader, query or reader, cls, slot, f"token of {query or reader}")
-        self.governor.join(joining, log, self.connections[reader], offset)
-
-    def ask(self, reader: str) -> Grant | None:
-        self.governor.ask(reader, self.offsets[reader])
-        return self.governor.answer(reader)
-
-    def proposed(self, reader: str, answer: Grant) -> tuple[Offset, int]:
-        draft = self.offsets[reader].advanced(answer.end, answer.late, answer.plan, Books())
-        books = grant_books(self.logs[reader], draft, select(self.logs[reader], draft))
-        return self.offsets[reader].advanced(answer.end, answer.late, answer.plan, books), books.admitted
-
-    def plan(self, reader: str, answer: Grant) -> bool:
-        offset, admitted = self.proposed(reader, answer)
-        if self.governor.planned(reader, offset, admitted):
-            self.offsets[reader] = offset
-            return True
-        return False
-
-    def batch(self, reader: str, took_s: float = 0.2) -> Grant:
-        """A whole micro-batch up to the moment before the next question."""
-        answer = self.ask(reader)
-        assert answer is not None
-        assert self.plan(reader, answer)
-        self.pass_s(took_s)
-        return answer
-
-    def rows(self, cls: str = "gold") -> dict[str, int]:
-        found = status(self.governor).to_json()["classes"][cls]
-        assert found["offered"] == found["admitted"] + found["shed"] + found["waiting"]
-        return {name: found[name] for name in ("offered", "admitted", "shed", "waiting")}
-
-
-def rows(count: int) -> pa.RecordBatch:
-    return pa.record_batch([[f"s{i % 7}" for i in range(count)], list(range(count))], schema=SCHEMA)
 
 
 @pytest.fixture
@@ -132,9 +72,9 @@ def test_one_slot_is_held_by_one_query_until_its_next_question(desk: Desk) -> No
     assert desk.ask("b") is None
     assert desk.plan("a", answer)
     desk.pass_s(0.2)
-    assert desk.governor.answer("b") is None
+    assert desk.answer("b") is None
     assert desk.ask("a") is None, "the batch is done, and of two queries with rows of one age b has waited"
-    assert desk.governor.answer("b") is not None
+    assert desk.answer("b") is not None
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["proposed", "planned"])
@@ -151,13 +91,13 @@ def test_a_connection_that_ends_frees_the_slot_also_while_it_holds_the_grant(
         desk.plan("a", answer)
     assert desk.ask("b") is None
     desk.pass_s(0.3)
-    desk.governor.leave(desk.connections["a"])
-    assert desk.governor.answer("b") is not None
-    assert desk.governor.turns.used_s["gold"] == pytest.approx(0.3), "what it used is charged all the same"
+    desk.leave(desk.connections["a"])
+    assert desk.answer("b") is not None
+    assert desk.engine.scheduler.turns.used_s["gold"] == pytest.approx(0.3), "what it used is charged all the same"
     taken = FIRST_ROWS if planned else 0
     assert desk.rows() == {"offered": 10_000, "admitted": taken, "shed": 0, "waiting": 10_000 - taken}
-    desk.governor.leave(desk.connections["a"])
-    desk.governor.leave(object())
+    desk.leave(desk.connections["a"])
+    desk.leave(object())
 
 
 def test_a_query_whose_log_is_gone_frees_its_slot_too(desk: Desk) -> None:
@@ -169,12 +109,12 @@ def test_a_query_whose_log_is_gone_frees_its_slot_too(desk: Desk) -> None:
     assert desk.ask("a") is not None
     first.close()
     shutil.rmtree(first.directory)
-    desk.governor.leave(desk.connections["a"])
-    assert desk.governor.queries["a"].lease is None
+    desk.leave(desk.connections["a"])
+    assert desk.queries["a"].lease is None
     desk.pass_s(1.0)
     assert desk.ask("b") is not None
-    found = status(desk.governor).to_json()["classes"]["gold"]["queries"]["a"]
-    assert (found["offered"], found["waiting"]) == (0, 0)
+    found = desk.found()["queries"]["a"]
+    assert (found["offered"], found["waiting"]) == (10, 10), "as far as it was known"
 
 
 def test_a_grant_that_spark_never_logged_counts_for_nothing(desk: Desk) -> None:
@@ -189,8 +129,8 @@ def test_a_grant_that_spark_never_logged_counts_for_nothing(desk: Desk) -> None:
     assert again.end == first.end
     assert desk.plan("a", again)
     assert desk.rows() == {"offered": 5000, "admitted": FIRST_ROWS, "shed": 0, "waiting": 4000}
-    query = desk.governor.queries["a"]
-    assert (query.batches, query.cost.state.seen) == (0, 0), "nothing was learned from it"
+    query = desk.queries["a"]
+    assert (query.turn.batches, query.cost.state.seen) == (0, 0), "nothing was learned from it"
 
 
 def test_a_grant_counts_when_a_later_start_shows_it_though_nobody_said_it_was_planned(desk: Desk) -> None:
@@ -203,7 +143,7 @@ def test_a_grant_counts_when_a_later_start_shows_it_though_nobody_said_it_was_pl
     desk.pass_s(0.2)
     desk.ask("a")
     assert desk.rows()["admitted"] == FIRST_ROWS
-    assert desk.governor.queries["a"].batches == 1
+    assert desk.queries["a"].turn.batches == 1
 
 
 def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_from(desk: Desk) -> None:
@@ -216,41 +156,39 @@ def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_fro
     replayed = Offset("b", {0: 0}, {0: 700}, grant=5, books=Books(700))
     desk.offsets["b"] = replayed
     desk.join("b", log)
-    assert not desk.governor.planned("b", replayed, 700), "a holds the only slot"
+    assert not desk.planned("b", replayed, 700), "a holds the only slot"
     desk.pass_s(0.2)
-    desk.governor.ask("a", desk.offsets["a"])
-    assert desk.governor.planned("b", replayed, 700)
-    assert desk.governor.answer("a") is None, "now b holds it"
-    assert desk.governor.planned("b", replayed, 700), "said twice it counts once"
+    desk.put("a")
+    assert desk.planned("b", replayed, 700)
+    assert desk.answer("a") is None, "now b holds it"
+    assert desk.planned("b", replayed, 700), "said twice it counts once"
     desk.pass_s(5.0)
-    desk.governor.ask("b", replayed)
-    assert desk.governor.queries["b"].cost.state.seen == 0
-    assert desk.governor.queries["b"].lease is None
-    assert status(desk.governor).to_json()["classes"]["gold"]["queries"]["b"]["admitted"] == 700
+    desk.put("b", replayed)
+    assert desk.queries["b"].cost.state.seen == 0
+    assert desk.queries["b"].turn.batches == 1
+    assert desk.found()["queries"]["b"]["admitted"] == 700
 
 
 def test_a_batch_that_is_held_back_counts_once_it_may_take_cores(desk: Desk) -> None:
-    log, governor, timer = desk.log("readings"), desk.governor, desk.cluster.timer
+    log, timer = desk.log("readings"), desk.cluster.timer
     log.append(rows(5000))
     for reader in ("a", "b"):
         desk.join(reader, log)
     desk.batch("a")
-    running = governor.queries["a"].lease
-    assert running is not None
-    governor.queries["a"].tail = Tail(jobs=1)
-    early = governor.queries["b"].lease = Lease(timer(), math.inf, {"b": {0: 700}}, {"b": {}})
+    desk.queries["a"].costs.last_stages = LastStages(jobs=1)
+    early = desk.engine.leases.take(desk.queries["b"], Terms(timer(), {"b": {0: 700}}, {"b": {}}))
     offset = Offset("b", {0: 0}, {0: 700}, grant=1, books=Books(700))
 
     def admitted() -> int:
-        found: int = status(governor).to_json()["classes"]["gold"]["queries"]["b"]["admitted"]
+        found: int = desk.found()["queries"]["b"]["admitted"]
         return found
 
-    assert not governor.planned("b", offset, 700)
+    assert not desk.planned("b", offset, 700)
     desk.pass_s(0.5)
-    assert not governor.planned("b", offset, 700)
+    assert not desk.planned("b", offset, 700), "said again it waits all the same"
     assert admitted() == 0
-    running.start_last_stage(timer())
-    assert governor.planned("b", offset, 700)
+    desk.cluster.handle(LastStageStarted(desk.cluster.at(), frozenset({"token of a"})))
+    assert desk.may_proceed("b"), "and hears of it without asking again"
     assert admitted() == 700
     assert early.ran_s(timer()) == pytest.approx(0.0), "what it waited is not its cost"
 
@@ -267,8 +205,7 @@ def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(d
     two = desk.ask("r")
     assert one is not None
     assert two is not None
-    assert desk.governor.is_leader("l")
-    assert not desk.governor.is_leader("r")
+    assert desk.queries["join"].question.leader == "l"
     last = max(arrival(left, p, one.end[p] - 1) for p in (0, 1))
     assert sum(one.end.values()) + sum(two.end.values()) == FIRST_ROWS, "the limit is for both together"
     for log, answer in ((left, one), (right, two)):
@@ -279,8 +216,8 @@ def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(d
     assert desk.plan("r", two)
     desk.pass_s(0.2)
     assert desk.ask("l") is not None, "the leader's next question ends the batch of both"
-    assert desk.governor.queries["join"].batches == 1
-    assert desk.governor.queries["join"].cost.state.seen == 1
+    assert desk.queries["join"].turn.batches == 1
+    assert desk.queries["join"].cost.state.seen == 1
 
 
 def arrival(log: EmbeddedLog, partition: int, position: int) -> int:
@@ -289,16 +226,16 @@ def arrival(log: EmbeddedLog, partition: int, position: int) -> int:
 
 def test_only_the_first_reader_of_a_query_can_open_a_grant(desk: Desk) -> None:
     left, right = desk.log("left"), desk.log("right")
-    right.append(rows(50))
     desk.join("l", left, query="join", slot="0")
     desk.join("r", right, query="join", slot="1")
-    desk.governor.ask("l", desk.offsets["l"])
-    desk.governor.ask("r", desk.offsets["r"])
-    assert desk.governor.answer("r") is None
-    one = desk.governor.answer("l")
+    assert desk.ask("l") is None, "nothing waits"
+    desk.cluster.handle(QuestionEnded(desk.cluster.at(), "l"))
+    right.append(rows(50))
+    assert desk.ask("r") is None
+    one = desk.ask("l")
     assert one is not None
     assert one.tick, "its own log is empty: an offset that changes, so that Spark runs the batch"
-    two = desk.governor.answer("r")
+    two = desk.ask("r")
     assert two is not None
     assert two.end == {0: 50}
 
@@ -321,7 +258,7 @@ def test_a_leader_that_leaves_is_followed_by_whoever_asks_first(desk: Desk) -> N
     desk.join("l", left, query="join", slot="0")
     desk.join("r", right, query="join", slot="1")
     desk.ask("l")
-    desk.governor.leave(desk.connections["l"])
+    desk.leave(desk.connections["l"])
     assert desk.ask("r") is None, "nor the other, now that it is alone, at its first question"
     assert desk.ask("r") is not None
 
@@ -335,8 +272,8 @@ def test_a_reader_that_connects_anew_goes_on_where_it_was_and_its_old_connection
     desk.batch("a")
     old = desk.connections["a"]
     desk.join("a", log)
-    desk.governor.leave(old)
-    assert desk.governor.queries["a"].lease is not None, "its batch still runs"
+    desk.leave(old)
+    assert desk.queries["a"].lease is not None, "its batch still runs"
     assert desk.batch("a").end[0] == 2 * FIRST_ROWS
     assert desk.rows()["admitted"] == 2 * FIRST_ROWS
 
@@ -346,11 +283,11 @@ def test_a_reader_that_is_gone_stays_in_the_books_and_comes_back_to_them(desk: D
     log.append(rows(1500))
     desk.join("a", log)
     desk.batch("a")
-    desk.governor.leave(desk.connections["a"])
+    desk.leave(desk.connections["a"])
     log.append(rows(10))
     desk.pass_s(60.0)
     assert desk.rows() == {"offered": 1500, "admitted": 1000, "shed": 0, "waiting": 500}, "as it left"
-    assert status(desk.governor).to_json()["classes"]["gold"]["oldest_waiting_s"] < 1.0
+    assert desk.found()["oldest_waiting_s"] < 1.0
     desk.join("a", log)
     assert desk.rows() == {"offered": 1510, "admitted": 1000, "shed": 0, "waiting": 510}
 
@@ -359,12 +296,13 @@ def test_a_query_that_was_stopped_or_drained_and_comes_back_is_governed_again(de
     log = desk.log("readings")
     log.append(rows(50))
     desk.join("a", log)
-    query = desk.governor.queries["a"]
-    query.refused = query.draining = True
-    desk.governor.leave(desk.connections["a"])
+    query = desk.queries["a"]
+    desk.command(Refuse(desk.token("a")))
+    desk.command(Drain(desk.token("a")))
+    desk.leave(desk.connections["a"])
     desk.join("a", log)
-    assert desk.governor.queries["a"] is query
-    assert not query.draining
+    assert desk.queries["a"] is query
+    assert not query.flags.draining
     assert desk.ask("a") is not None
 
 
@@ -375,21 +313,20 @@ def learned(desk: Desk, log: EmbeddedLog, reader: str = "a") -> None:
         desk.pass_s(1.0)
         desk.batch(reader, took_s=0.2 + size * 50e-6)
         desk.ask(reader)
-    assert desk.governor.queries[reader].cost.ready
+    assert desk.queries[reader].cost.ready
 
 
 def test_a_query_that_another_spark_application_goes_on_with_is_learned_anew(desk: Desk) -> None:
     log = desk.log("readings")
     desk.join("a", log)
     learned(desk, log)
-    query = desk.governor.queries["a"]
+    query = desk.queries["a"]
     for driver, ready in (("", True), ("another", False)):
-        for reader in list(desk.governor.readers.values()):
-            desk.governor.leave(reader.connection)
-        joining = Joining("a", "a", "gold", driver=driver)
-        desk.governor.join(joining, log, object(), desk.offsets["a"])
+        for reader in list(desk.engine.members.readers.values()):
+            desk.leave(reader.connection)
+        desk.join("a", log, driver=driver)
         assert query.cost.ready is ready
-    assert query.largest_rows == 0
+    assert query.costs.largest_rows == 0
 
 
 def test_rows_of_a_batch_that_was_set_aside_were_not_processed(desk: Desk) -> None:
@@ -399,9 +336,9 @@ def test_rows_of_a_batch_that_was_set_aside_were_not_processed(desk: Desk) -> No
     answer = desk.ask("a")
     assert answer is not None
     offset, admitted = desk.proposed("a", answer)
-    assert desk.governor.planned("a", offset, admitted, set_aside=True)
-    plant = desk.governor.classes["gold"].plant
-    assert (plant.admitted_rows, plant.shed_rows) == (0, 0)
+    assert desk.planned("a", offset, admitted, set_aside=True)
+    plant = desk.engine.classes["gold"].plant
+    assert (plant.period.admitted_rows, plant.period.shed_rows) == (0, 0)
 
 
 @pytest.mark.parametrize("manager", ["aloma", "seamless", "ctrl"])
@@ -412,17 +349,17 @@ def test_nothing_of_a_query_is_shed_before_its_cost_is_known_whatever_the_manage
     log = desk.log("readings")
     log.append(rows(500))
     desk.join("a", log)
-    desk.governor.classes["gold"].plant.keep_fraction = 0.2
+    desk.engine.classes["gold"].plant.keep_fraction = 0.2
     assert desk.batch("a").plan.keeps_all
 
 
 def test_a_manager_begins_with_the_part_of_the_capacity_that_its_class_has(virtual: Lab) -> None:
     told = {"target": "2s", "manager": "ctrl", "priority": 3, "settings": {"headroom": 0.2}}
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma", "priority": 6}, "told": told})
-    scales = {name: governed.plant.capacity_scale for name, governed in desk.governor.classes.items()}
+    scales = {name: governed.plant.capacity_scale for name, governed in desk.engine.classes.items()}
     assert scales == pytest.approx({"gold": 2 / 3, "told": 1.0})
-    change_class(desk.governor, "told", {"manager": "seamless"})
-    assert desk.governor.classes["told"].plant.capacity_scale == pytest.approx(1 / 3)
+    desk.change("told", {"manager": "seamless"})
+    assert desk.engine.classes["told"].plant.capacity_scale == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(
@@ -436,19 +373,18 @@ def test_a_target_that_cannot_be_met_is_said_once_when_costs_are_known(
     virtual: Lab, caplog: pytest.LogCaptureFixture, target: str, warning: str
 ) -> None:
     desk = Desk(virtual, {"gold": {"target": target}})
-    log, feasibility = desk.log("readings"), Feasibility(desk.governor)
+    log = desk.log("readings")
     desk.join("a", log)
     desk.pass_s(5.0)
-    feasibility.beat()
+    desk.cluster.handle(Woke(desk.cluster.at()))
     assert caplog.messages == []
     learned(desk, log)
-    caplog.clear()
     for _ in range(3):
         desk.pass_s(5.0)
-        feasibility.beat()
+        desk.cluster.handle(Woke(desk.cluster.at()))
     assert [message for message in caplog.messages if message.startswith(warning)] == caplog.messages
     assert len(caplog.messages) == 1
-    found = status(desk.governor).to_json()["classes"]["gold"]
+    found = desk.found()
     assert found["feasible"] is (target == "600ms")
     assert (found["least_target_s"] is None) is (target == "600ms")
 
@@ -466,7 +402,7 @@ def test_rows_that_were_trimmed_unread_are_in_the_books_as_shed(desk: Desk) -> N
     assert desk.rows() == {"offered": 1000, "admitted": 0, "shed": 0, "waiting": 1000}
     desk.batch("a")
     assert desk.rows() == {"offered": 1000, "admitted": 1000 - left, "shed": left, "waiting": 0}
-    reader = status(desk.governor).to_json()["classes"]["gold"]["queries"]["a"]["readers"]["a"]
+    reader = desk.found()["queries"]["a"]["readers"]["a"]
     assert (reader["expired"], reader["stream"]) == (left, "small")
 
 
@@ -485,7 +421,7 @@ def test_one_tick_follows_data_and_then_none_until_there_is_more(desk: Desk) -> 
             assert (answer.tick, dict(answer.end)) == (True, {0: 50})
             assert desk.plan("a", answer)
             ticks += 1
-            assert desk.cluster.timer() - desk.governor.queries["a"].done_s >= 0.0
+            assert desk.cluster.timer() - desk.queries["a"].turn.done_s >= 0.0
         desk.pass_s(0.1)
     assert ticks == 1
     assert desk.offsets["a"].tick
@@ -500,8 +436,8 @@ def test_a_tick_waits_for_half_the_target_unless_the_query_is_drained(desk: Desk
     assert desk.ask("a") is None
     desk.pass_s(0.9)
     assert desk.ask("a") is None
-    desk.governor.queries["a"].draining = True
-    answer = desk.ask("a")
+    desk.command(Drain(desk.token("a")))
+    answer = desk.answer("a")
     assert answer is not None
     assert answer.tick
 
@@ -515,7 +451,7 @@ def test_after_a_restart_of_the_control_plane_windows_that_wait_for_a_tick_get_o
     desk.offsets["a"] = Offset("a", {0: 0}, {0: 50}, grant=1, books=Books(50))
     desk.join("a", log)
     if replayed:
-        assert desk.governor.planned("a", desk.offsets["a"], 50)
+        assert desk.planned("a", desk.offsets["a"], 50)
         desk.pass_s(0.2)
         desk.ask("a")
         desk.pass_s(1.0)
@@ -525,7 +461,7 @@ def test_after_a_restart_of_the_control_plane_windows_that_wait_for_a_tick_get_o
     assert desk.plan("a", answer)
     desk.pass_s(5.0)
     assert desk.ask("a") is None
-    desk.governor.leave(desk.connections["a"])
+    desk.leave(desk.connections["a"])
     desk.join("a", log)
     desk.pass_s(5.0)
     assert desk.ask("a") is None, "the last offset is a tick: nothing waits for one"
@@ -535,13 +471,13 @@ def test_a_query_that_is_refused_gets_no_grant_and_one_that_is_drained_gets_all_
     log = desk.log("readings")
     log.append(rows(50))
     desk.join("a", log)
-    query = desk.governor.queries["a"]
-    query.refused = True
+    desk.command(Refuse(desk.token("a")))
     assert desk.ask("a") is None
-    query.refused = False
     desk.pass_s(60.0)  # far too late by now
-    query.draining = True
-    answer = desk.batch("a")
+    desk.command(Drain(desk.token("a")))
+    desk.command(Refuse(desk.token("a"), on=False))
+    answer = desk.answer("a")
+    assert answer is not None
     assert (dict(answer.end), dict(answer.late), answer.plan.keeps_all) == ({0: 50}, {0: 0}, True)
 
 
@@ -558,27 +494,27 @@ def test_members_that_break_a_rule_are_refused_and_nothing_remains_of_them(virtu
     with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key; got: readings"):
         desk.join("d", log, "keyed")
     desk.join("e", desk.log("sensors", key="sensor"), "keyed")
-    assert sorted(desk.governor.readers) == ["a", "e"]
+    assert sorted(desk.engine.members.readers) == ["a", "e"]
     with pytest.raises(InvalidInputError, match="sampling by key needs a stream with a key"):
-        change_class(desk.governor, "gold", {"sampling": "key"})
-    assert desk.governor.classes["gold"].config.sampling == "auto"
+        desk.change("gold", {"sampling": "key"})
+    assert desk.engine.classes["gold"].config.sampling == "auto"
 
 
 def test_a_class_can_change_while_it_runs(virtual: Lab) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s", "manager": "aloma"}, "bulk": {"target": "30s"}})
-    governor = desk.governor
-    before = governor.classes["gold"].period_s
-    change_class(governor, "gold", {"target": "4s", "priority": 6, "min_keep_fraction": 0.25})
-    changed = governor.classes["gold"]
+    engine = desk.engine
+    before = engine.classes["gold"].period_s
+    desk.change("gold", {"target": "4s", "priority": 6, "min_keep_fraction": 0.25})
+    changed = engine.classes["gold"]
     assert changed.plant.cls.delay_target_s == 4.0
     assert changed.period_s == pytest.approx(2 * before), "the period belongs to the target"
-    assert governor.turns.weights == pytest.approx({"gold": 6 / 7, "bulk": 1 / 7})
+    assert engine.scheduler.turns.weights == pytest.approx({"gold": 6 / 7, "bulk": 1 / 7})
     assert changed.cycle.limits.min_keep_fraction == 0.25
-    change_class(governor, "gold", {"manager": "deadline"})
-    assert governor.classes["gold"].traits.gives_grants
-    assert governor.classes["gold"].plant is changed.plant, "what was measured stays"
-    change_class(governor, "gold", {"dry_run": True})
-    assert governor.classes["gold"].cycle.dry_run
+    desk.change("gold", {"manager": "deadline"})
+    assert engine.classes["gold"].traits.gives_grants
+    assert engine.classes["gold"].plant is changed.plant, "what was measured stays"
+    desk.change("gold", {"dry_run": True})
+    assert engine.classes["gold"].cycle.dry_run
 
 
 @pytest.mark.parametrize(
@@ -587,17 +523,17 @@ def test_a_class_can_change_while_it_runs(virtual: Lab) -> None:
 )
 def test_a_change_that_breaks_a_rule_changes_nothing(virtual: Lab, changes: dict[str, Any]) -> None:
     desk = Desk(virtual, {"gold": {"target": "2s"}, "bulk": {"target": "2s"}})
-    before = desk.governor.classes["gold"]
+    before = desk.engine.classes["gold"]
     with pytest.raises(InvalidInputError):
-        change_class(desk.governor, "gold", changes)
-    assert desk.governor.classes["gold"] is before
+        desk.change("gold", changes)
+    assert desk.engine.classes["gold"] is before
     assert before.plant.cls.delay_target_s == 2.0
-    assert desk.governor.turns.weights == {"gold": 0.5, "bulk": 0.5}
+    assert desk.engine.scheduler.turns.weights == {"gold": 0.5, "bulk": 0.5}
     with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
-        change_class(desk.governor, "gald", {})
+        desk.change("gald", {})
 
 
-# -- shared segments, and classes that go ---------------------------------------------------------
+# -- shared streams, and classes that go ---------------------------------------------------------
 
 THREE = {
     "gold": {"target": "2s", "priority": 6},
@@ -606,39 +542,39 @@ THREE = {
 }
 
 
-def test_the_highest_class_that_reads_a_segment_owns_it(virtual: Lab) -> None:
+def test_the_highest_class_that_reads_a_shared_stream_owns_it(virtual: Lab) -> None:
     desk = Desk(virtual, THREE)
     hot = desk.log("hot")
-    desk.governor.share(str(hot.directory), "silver")
+    desk.command(Publish(str(hot.directory), "silver"))
     desk.join("low", hot, "bulk")
     with pytest.raises(
         InvalidInputError, match=r"hot is owned by silver \(priority 3\); got: class gold \(priority 6\)"
     ):
         desk.join("high", hot, "gold")
-    assert set(desk.governor.readers) == {"low"}
+    assert set(desk.engine.members.readers) == {"low"}
     with pytest.raises(InvalidInputError, match="owned by the highest class"):
-        change_class(desk.governor, "bulk", {"priority": 4})
-    assert desk.governor.priorities["bulk"] == 1
-    desk.governor.share(str(hot.directory), "gold")
+        desk.change("bulk", {"priority": 4})
+    assert desk.engine.classes.priorities["bulk"] == 1
+    desk.command(Publish(str(hot.directory), "gold"))
     desk.join("high", hot, "gold")
     with pytest.raises(InvalidInputError, match="hot is owned by bulk"):
-        desk.governor.share(str(hot.directory), "bulk")
-    assert desk.governor.segments.owned("gold") == [str(hot.directory)], "a refusal changes nothing"
+        desk.command(Publish(str(hot.directory), "bulk"))
+    assert desk.engine.members.shared.owned("gold") == [str(hot.directory)], "a refusal changes nothing"
 
 
-def test_a_class_whose_segment_others_read_is_not_removed_and_queries_run_on(virtual: Lab) -> None:
+def test_a_class_whose_stream_others_read_is_not_removed_and_queries_run_on(virtual: Lab) -> None:
     desk = Desk(virtual, THREE)
     readings, hot = desk.log("readings"), desk.log("hot")
     desk.join("writer", readings, "gold")
-    desk.governor.share(str(hot.directory), "gold")
+    desk.command(Publish(str(hot.directory), "gold"))
     desk.join("reader", hot, "bulk")
-    with pytest.raises(InvalidInputError, match=r"owns no segment that others read; got: hot \(class bulk\)"):
-        remove_class(desk.governor, "gold")
-    assert set(desk.governor.readers) == {"writer", "reader"}
-    assert set(desk.governor.classes) == set(THREE)
-    desk.governor.leave(desk.connections["reader"])
+    with pytest.raises(InvalidInputError, match=r"owns no shared stream that others read; got: hot \(class bulk\)"):
+        desk.command(RemoveClass("gold"))
+    assert set(desk.engine.members.readers) == {"writer", "reader"}
+    assert set(desk.engine.classes) == set(THREE)
+    desk.leave(desk.connections["reader"])
     with pytest.raises(InvalidInputError, match="has no running queries; got: writer; hint: stop them"):
-        remove_class(desk.governor, "gold")
+        desk.command(RemoveClass("gold"))
 
 
 def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(virtual: Lab) -> None:
@@ -649,32 +585,33 @@ def test_a_class_that_is_removed_leaves_its_share_to_the_others_and_its_books(vi
     desk.pass_s(1.0)
     desk.batch("a", took_s=0.5)
     assert desk.ask("a") is None
-    desk.governor.leave(desk.connections["a"])
-    remove_class(desk.governor, "gold")
-    assert desk.governor.classes["silver"].plant.capacity_scale == pytest.approx(0.75)
-    desk.governor.beat()
-    assert desk.governor.turns.weights == pytest.approx({"silver": 0.75, "bulk": 0.25})
-    seen = status(desk.governor)
+    desk.leave(desk.connections["a"])
+    desk.command(RemoveClass("gold"))
+    assert desk.engine.classes["silver"].plant.capacity_scale == pytest.approx(0.75)
+    desk.pass_s(1.0)
+    desk.cluster.handle(Woke(desk.cluster.at()))
+    assert desk.engine.scheduler.turns.weights == pytest.approx({"silver": 0.75, "bulk": 0.25})
+    seen = desk.status()
     assert set(seen.classes) == {"silver", "bulk"}
     assert seen.removed["gold"].admitted == 100
     with pytest.raises(UnknownNameError, match="class must be one of"):
         desk.join("b", log, "gold")
-    remove_class(desk.governor, "bulk")
+    desk.command(RemoveClass("bulk"))
     with pytest.raises(InvalidInputError, match="a flow has at least one class"):
-        remove_class(desk.governor, "silver")
+        desk.command(RemoveClass("silver"))
 
 
 def test_the_floor_of_a_target_is_known_once_costs_are(desk: Desk) -> None:
     log = desk.log("readings")
     desk.join("a", log)
-    assert desk.governor.floor_s("gold") is None
+    assert desk.engine.floor_s("gold") is None
     learned(desk, log)
-    floor_s = desk.governor.floor_s("gold")
+    floor_s = desk.engine.floor_s("gold")
     assert floor_s is not None
     # a turn of twice the fixed cost, and a cycle of one; the least batch that was learned from took 0.25 s
     assert 4 * 0.15 < floor_s < 4 * 0.3
     with pytest.raises(InvalidInputError, match=rf"the measured floor of {floor_s:.2f} s; got: 0.1 s"):
-        change_class(desk.governor, "gold", {"target": "100ms"})
+        desk.change("gold", {"target": "100ms"})
 
 
 def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> None:
@@ -687,7 +624,7 @@ def test_a_status_is_made_of_json_values_and_says_what_happened(desk: Desk) -> N
     desk.ask("a")
     log.append(rows(20))
     desk.pass_s(0.25)
-    found = json.loads(json.dumps(status(desk.governor).to_json()))["classes"]["gold"]
+    found = json.loads(json.dumps(desk.status().to_json()))["classes"]["gold"]
     assert (found["target_s"], found["share"], found["used_s"]) == (2.0, 1.0, pytest.approx(0.5))
     assert found["delay"]["count"] == 300
     assert found["delay"]["max_s"] == pytest.approx(0.5)
@@ -703,12 +640,12 @@ def test_delays_are_measured_from_arrival_to_the_next_question(desk: Desk) -> No
     desk.join("a", log)
     desk.batch("a", took_s=1.0)
     desk.ask("a")
-    delay = desk.governor.classes["gold"].plant.delays.stats()
+    delay = desk.engine.classes["gold"].plant.delays.stats()
     assert (delay.count, delay.mean_s, delay.max_s) == (30, pytest.approx(1.2), pytest.approx(1.4))
 
 
 def result_delay(desk: Desk) -> dict[str, Any]:
-    found: dict[str, Any] = status(desk.governor).to_json()["classes"]["gold"]["result_delay"]
+    found: dict[str, Any] = desk.found()["result_delay"]
     return found
 
 
@@ -726,7 +663,7 @@ def test_a_window_that_a_row_closes_leaves_with_the_next_batch_be_it_a_tick(desk
     log = desk.log("readings")
     log.append(rows(10))
     desk.join("a", log)
-    desk.governor.windowed.add("token of a")
+    desk.command(MarkWindowed(frozenset({"token of a"})))
     desk.batch("a", took_s=1.0)
     assert desk.ask("a") is None
     assert result_delay(desk)["count"] == 0, "Spark closes windows in the batch after that of the row"
@@ -735,7 +672,7 @@ def test_a_window_that_a_row_closes_leaves_with_the_next_batch_be_it_a_tick(desk
     desk.ask("a")
     assert result_delay(desk)["count"] == 10
     assert result_delay(desk)["max_s"] == pytest.approx(3.5)
-    assert status(desk.governor).to_json()["classes"]["gold"]["delay"]["max_s"] == pytest.approx(1.0)
+    assert desk.found()["delay"]["max_s"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -745,11 +682,11 @@ def test_what_sources_were_told_at_their_start_is_not_changed_later(
     desk: Desk, changes: dict[str, object], rule: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"{rule} is set before its queries start"):
-        change_class(desk.governor, "gold", changes)
+        desk.change("gold", changes)
 
 
 def test_shedding_inside_the_network_is_refused_on_spark(desk: Desk) -> None:
     changes = {"target": "4s", "priority": 7, "manager": "ctrl", "settings": {"shedding": "network"}}
     with pytest.raises(InvalidInputError, match="on Spark rows are shed at the entry"):
-        change_class(desk.governor, "gold", changes)
-    assert desk.governor.classes["gold"].plant.cls.delay_target_s == 2.0, "all of a change or nothing"
+        desk.change("gold", changes)
+    assert desk.engine.classes["gold"].plant.cls.delay_target_s == 2.0, "all of a change or nothing"

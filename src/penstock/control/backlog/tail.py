@@ -1,0 +1,115 @@
+"""Headers of segments that a reader may still need, by stream and partition, as tailers hand them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from penstock.control.backlog.waiting import IntArray, WaitingSegments
+from penstock.streams.tailing import NewSegments
+from penstock.vocabulary.model import FloatArray
+
+_FIRST_CAPACITY = 64
+
+
+class PartitionTail:
+    """Segments of one partition in arrays that grow at their end and are dropped at their front.
+
+    Views of the arrays stay right: what they show is never written again.
+    """
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        """The first position that has not been trimmed, and the position after the last row."""
+        self.version = 0
+        """Changes whenever a segment comes or goes."""
+        self._positions = np.empty((2, _FIRST_CAPACITY), np.int64)
+        """Where each segment begins and ends."""
+        self._arrivals = np.empty((2, _FIRST_CAPACITY))
+        """When the first and the last row of each segment arrived."""
+        self._from = self._to = 0
+
+    def __len__(self) -> int:
+        return self._to - self._from
+
+    def take_in(self, new: NewSegments) -> None:
+        """New segments, older ones for a reader that stands further back, or all of them anew."""
+        if new.anew:
+            self._from = self._to
+        self.start, self.end, self.version = new.start, new.end, self.version + 1
+        headers = new.headers
+        positions = np.array([headers.first_position, headers.first_position + headers.rows])
+        arrivals = np.array([headers.arrival_min_us / 1e6, headers.arrival_max_us / 1e6])
+        if len(self):  # what is here already is not taken twice
+            front, back = int(self._positions[0, self._from]), int(self._positions[1, self._to - 1])
+            older = int(positions[1].searchsorted(front, side="right"))
+            newer = int(positions[0].searchsorted(back, side="left"))
+            if older:
+                self._put_before(positions[:, :older], arrivals[:, :older])
+            positions, arrivals = positions[:, newer:], arrivals[:, newer:]
+        self._put_after(positions, arrivals)
+
+    def _put_after(self, positions: IntArray, arrivals: FloatArray) -> None:
+        count = positions.shape[1]
+        if self._to + count > self._positions.shape[1]:
+            self._move(0, max(_FIRST_CAPACITY, 2 * (len(self) + count)))
+        at = slice(self._to, self._to + count)
+        self._positions[:, at], self._arrivals[:, at] = positions, arrivals
+        self._to += count
+
+    def _put_before(self, positions: IntArray, arrivals: FloatArray) -> None:
+        count = positions.shape[1]
+        self._move(count, max(_FIRST_CAPACITY, 2 * (len(self) + count)))
+        self._positions[:, :count], self._arrivals[:, :count] = positions, arrivals
+        self._from = 0
+
+    def _move(self, first: int, capacity: int) -> None:
+        """Puts what is here into larger arrays, from an index on; those before stay as views show them."""
+        live, size = slice(self._from, self._to), len(self)
+        positions, arrivals = np.empty((2, capacity), np.int64), np.empty((2, capacity))
+        positions[:, first : first + size] = self._positions[:, live]
+        arrivals[:, first : first + size] = self._arrivals[:, live]
+        self._positions, self._arrivals = positions, arrivals
+        self._from, self._to = first, first + size
+
+    def drop_before(self, position: int) -> None:
+        """Forgets segments that end at a position or before it."""
+        ends = self._positions[1, self._from : self._to]
+        self._from += int(ends.searchsorted(position, side="right"))
+
+    def after(self, reader: str, partition: int, position: int) -> WaitingSegments | None:
+        """The segments that a reader at a position has not had yet; `None` if there are none."""
+        first = max(position, self.start)
+        if first >= self.end:
+            return None
+        ends = self._positions[1, self._from : self._to]
+        at = self._from + int(ends.searchsorted(first, side="right"))
+        if at >= self._to:  # a trim came in between
+            return None
+        live = slice(at, self._to)
+        segment: IntArray = self._positions[0, live]
+        low_s: FloatArray = self._arrivals[0, live]
+        return WaitingSegments(
+            reader,
+            partition,
+            segment,
+            self._positions[1, live],
+            low_s,
+            self._arrivals[1, live],
+            max(first, int(segment[0])),
+        )
+
+
+class StreamTail:
+    """The partitions of one stream."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, PartitionTail] = {}
+        self.version = 0
+
+    def take_in(self, new: Iterable[NewSegments]) -> None:
+        """What a tailer found."""
+        for each in new:
+            self.partitions.setdefault(each.partition, PartitionTail()).take_in(each)
+        self.version += 1

@@ -1,0 +1,164 @@
+"""The governed classes, the time that they share, and what they do periodically."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+from penstock.config.flow import ClassConfig, FlowConfig
+from penstock.control.core.instructions import Outbox
+from penstock.control.decide.observing import ClassPlant
+from penstock.control.schedule.scheduler import Scheduler
+from penstock.control.schedule.shares import Redistribution
+from penstock.control.schedule.snapshot import ClassTraits, Snapshot
+from penstock.control.state.classes import GovernedClass, first_scale, govern
+from penstock.control.state.guard import Guard
+from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
+from penstock.vocabulary.errors import UnknownNameError
+from penstock.vocabulary.moment import Moment
+from penstock.vocabulary.status import ClassStatus
+
+
+class Classes(Mapping[str, GovernedClass]):
+    """The classes by name, in the order of the configuration.
+
+    Args:
+        config: Of the flow.
+        at: Now.
+        guard: Calls the capacity policy.
+        out: Gets the decisions of load managers.
+        tuning: Figures.
+    """
+
+    def __init__(
+        self, config: FlowConfig, at: Moment, guard: Guard, out: Outbox, tuning: Tuning = TUNING
+    ) -> None:
+        self._config, self._guard, self._out, self._tuning = config, guard, out, tuning
+        self.capacity = Redistribution(
+            config.capacity.build_policy(), list(config.query_classes().values()), every=1
+        )
+        self.scheduler = Scheduler(self.capacity, config.capacity.batches == "eager", guard, tuning)
+        self._governed: dict[str, GovernedClass] = {}
+        for name, cls in config.classes.items():
+            self._governed[name] = self.govern(name, cls, ClassPlant(cls.query_class(name), at.timer_s))
+        self.removed: dict[str, ClassStatus] = {}
+        """By class that was taken out while it ran, its last status."""
+        self.started_s = self._last_s = self._divided_s = at.timer_s
+        self._waiting: set[str] = set()
+        """Classes for which rows waited when they were last looked at."""
+
+    # -- a mapping ------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> GovernedClass:
+        return self._governed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._governed)
+
+    def __len__(self) -> int:
+        return len(self._governed)
+
+    def governed(self, name: str) -> GovernedClass:
+        """A class by the name that a user gave."""
+        if name not in self._governed:
+            raise UnknownNameError("class", name, self._governed)
+        return self._governed[name]
+
+    @property
+    def priorities(self) -> dict[str, float]:
+        return {name: governed.config.priority for name, governed in self.items()}
+
+    def traits(self) -> list[ClassTraits]:
+        """What turns depend on, of each class."""
+        return [
+            ClassTraits(
+                name,
+                governed.plant.cls.priority,
+                governed.plant.cls.delay_target_s,
+                governed.traits.overrun_fraction,
+            )
+            for name, governed in self.items()
+        ]
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def govern(self, name: str, config: ClassConfig, plant: ClassPlant) -> GovernedClass:
+        """A class with a fresh manager, on a plant that may have run before."""
+        governed = govern(name, config, plant, self._out, self._config.dry_run, self._config.seed)
+        plant.capacity_scale = first_scale(config, self.capacity.claims[name])
+        return governed
+
+    def put(self, name: str, governed: GovernedClass) -> None:
+        """A class has other settings from now on."""
+        self._governed[name] = governed
+        self.capacity.change(governed.plant.cls)
+
+    def remove(self, name: str, last: ClassStatus) -> None:
+        """Takes a class out; what it had is divided among the others."""
+        self.removed[name] = last
+        del self._governed[name]
+        self.scheduler.forget_class(name)
+        for other, scale in self.capacity.remove(name).items():
+            self[other].plant.capacity_scale *= scale
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def pass_time(self, at: Moment, held: Collection[Query]) -> None:
+        """Time has passed since the last event: some classes ran batches, for some rows waited."""
+        passed_s, self._last_s = at.timer_s - self._last_s, at.timer_s
+        if passed_s <= 0.0:
+            return
+        self.scheduler.pass_time(len(held), passed_s)
+        running = [query.cls for query in held]
+        for name, governed in self.items():
+            batches = running.count(name)
+            if batches or name in self._waiting:
+                governed.plant.period.busy_s += passed_s
+            governed.plant.period.work_s += passed_s * batches
+
+    def saw(self, seen: Snapshot) -> None:
+        """All queries were looked at."""
+        self._waiting = {seen.classes[i].name for i in set(seen.cls[seen.rows > 0].tolist())}
+
+    def divide(self, seen: Snapshot, at: Moment) -> None:
+        """Divides the time between the classes anew."""
+        since_s, self._divided_s = at.timer_s - self._divided_s, at.timer_s
+        scales: Mapping[str, float] = self._guard.call(
+            f"capacity policy {self._config.capacity.policy}",
+            lambda: self.scheduler.redistribute(seen, since_s),
+            lambda _: {},
+            "the classes keep the shares they have",
+            at.timer_s,
+        )
+        for name, scale in scales.items():
+            self[name].plant.capacity_scale *= scale
+
+    @property
+    def _divide_every_s(self) -> float:
+        """A load-management cycle is about a quarter of a target (pham2016 6.2.1); a redistribution, one."""
+        shortest_s = min(governed.plant.cls.delay_target_s for governed in self.values())
+        return self._config.capacity.every_s or shortest_s / 4
+
+    def is_division_due(self, at: Moment) -> bool:
+        return at.timer_s - self._divided_s >= self._divide_every_s
+
+    def periods_due(self, at: Moment) -> list[str]:
+        """Classes whose manager decides periodically, and is due."""
+        return [
+            name
+            for name, governed in self.items()
+            if not governed.traits.gives_grants and at.timer_s - governed.plant.last_s >= governed.period_s
+        ]
+
+    def is_cycle_over(self, name: str, cycle_s: float, at: Moment) -> bool:
+        """Whether a batch can have ended in a class's period; a decision on no batch is one on nothing."""
+        return at.timer_s - self[name].plant.last_s >= cycle_s
+
+    @property
+    def due_s(self) -> float:
+        """On the timer, when something periodic is due; a manager that waits for a cycle is asked often."""
+        periodic = [governed for governed in self.values() if not governed.traits.gives_grants]
+        periods_s = (governed.plant.last_s + governed.period_s for governed in periodic)
+        soon_s = self._last_s + self._tuning.look_every_s
+        return min(self._divided_s + self._divide_every_s, max(min(periods_s, default=math.inf), soon_s))

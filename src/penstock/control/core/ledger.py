@@ -1,0 +1,176 @@
+"""What is booked of what happened: costs, delays of rows and answers, and what these stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.control.core.events import BatchPlanned
+from penstock.control.decide.observing import ClassPlant
+from penstock.control.measure.lines import SicLine
+from penstock.control.measure.sic import SicLedger
+from penstock.control.state.lease import Lease, Outcome
+from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
+from penstock.vocabulary.moment import Moment
+
+
+class Ledger:
+    """Books what happened to the rows of queries.
+
+    Args:
+        sic: The books of SIC.
+        tuning: Figures.
+    """
+
+    def __init__(self, sic: SicLedger, tuning: Tuning = TUNING) -> None:
+        self.sic, self._tuning = sic, tuning
+
+    def arrivals(self, plant: ClassPlant, query: Query, changed: bool, at: Moment) -> None:
+        """Counts rows that arrived for a query since the last time as offered.
+
+        Args:
+            plant: The query's class.
+            query: Whose rows.
+            changed: Whether what waits for the query has changed since then.
+            at: Now.
+        """
+        rows = 0
+        for reader, new in query.backlog.count_new().items() if changed else ():
+            if new:
+                self.sic.came(query.key, reader, at.timer_s)
+            rows += new
+        if changed:
+            plant.arrived(query.key, rows)
+        memory_s = plant.cls.delay_target_s / 2
+        query.backlog.rates.arrived(rows, at.timer_s, memory_s, self._tuning)
+
+    def planned(self, plant: ClassPlant, query: Query, lease: Lease, event: BatchPlanned) -> None:
+        """Spark plans a batch of a reader; said twice it counts once."""
+        processed, reader = 0 if event.set_aside else event.admitted, query.readers[event.reader]
+        if not lease.log(event.reader, processed):
+            return
+        plant.decided(processed, max(0, event.offset.rows - event.admitted))
+        self.sic.decided(
+            event.at.timer_s,
+            query.key,
+            event.reader,
+            reader.stream.id,
+            event.offset.rows,
+            processed,
+            event.offset.grant,
+            query.turn.batches,
+        )
+
+    def completed(
+        self, plant: ClassPlant, query: Query, lease: Lease, outcome: Outcome, windowed: bool, at: Moment
+    ) -> SicLine:
+        """Books a batch that ran to its end.
+
+        Args:
+            plant: Its class.
+            query: Its query.
+            lease: What it ran under.
+            outcome: Done, or run again after a restart.
+            windowed: Whether its answers are windows that the watermark closes.
+            at: Now.
+
+        Returns:
+            What the batch stands on.
+        """
+        _send_out(plant, query, at.timer_s)
+        if outcome is Outcome.REPLAYED:
+            query.turn.windows_wait |= lease.admitted > 0
+        elif lease.admitted:
+            _book_delays(plant, query, lease, at.timer_s)
+            query.turn.windows_wait = True
+            if not windowed:
+                _send_out(plant, query, at.timer_s)
+        line = self._line(query, lease, at)
+        query.results.noted.append(line)
+        if outcome is Outcome.DONE:  # a batch that ran again began in a query that was only starting
+            costs = query.costs
+            costs.model.learn(lease.admitted, lease.ran_s(at.timer_s))
+            costs.last_stages.learn(lease, at.timer_s, self._tuning)
+            costs.largest_rows = max(costs.largest_rows, lease.admitted)
+        return line
+
+    def _line(self, query: Query, lease: Lease, at: Moment) -> SicLine:
+        sic = self.sic.of(query.key, at.timer_s)
+        return SicLine(
+            at.wall_s,
+            query.cls,
+            query.name,
+            query.key,
+            query.grants(lease),
+            lease.batch,
+            lease.admitted,
+            lease.dropped,
+            sic.batch,
+            sic.value,
+        )
+
+    def reported(
+        self, query: Query, batch: int, rows: Mapping[tuple[str, int], float], now_s: float
+    ) -> SicLine | None:
+        """Books Spark's report on a micro-batch: its number, and admitted rows that its watermark dropped.
+
+        The report may come before the next question, or when further batches have ended.
+
+        Args:
+            query: Whose rows.
+            batch: Spark's number of the micro-batch.
+            rows: By reader and number of its grant; 0 where nothing was dropped.
+            now_s: On the timer.
+
+        Returns:
+            The line of the micro-batch anew, if it was written before this was known.
+        """
+        total, noted = sum(rows.values()), query.results.noted
+        query.results.dropped += total
+        fell = self.sic.dropped(now_s, query.key, rows)
+        lease = query.lease
+        if lease is not None and _is_of(query.grants(lease), rows):
+            lease.batch, lease.dropped = batch, lease.dropped + total
+            return None
+        at = next((i for i, line in enumerate(noted) if _is_of(line.grants, rows)), None)
+        if at is None or (noted[at].batch == batch and not total):
+            return None
+        line = noted[at]
+        anew = noted[at] = replace(
+            line,
+            batch=batch,
+            dropped_by_watermark=line.dropped_by_watermark + total,
+            sic_batch=None if line.sic_batch is None else max(0.0, line.sic_batch - fell),
+            sic=self.sic.of(query.key, now_s).value if total else line.sic,
+        )
+        return anew
+
+
+def _book_delays(plant: ClassPlant, query: Query, lease: Lease, now_s: float) -> None:
+    """Books the delays of a batch that admitted rows, as if these had been drawn evenly from its grant."""
+    terms = lease.terms
+    total = float(terms.arrival_rows.sum())
+    rows = terms.arrival_rows * (lease.admitted / total) if total else terms.arrival_rows
+    delays_s = np.maximum(now_s - terms.arrival_s, 0.0)
+    plant.completed(query.key, delays_s, rows, learned_from=query.cost.ready)
+    query.results.closing = terms.arrival_s, rows
+
+
+def _send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
+    """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
+
+    Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as one
+    that closed a window; in a stream in order of event time these are spread evenly.
+    """
+    if query.results.closing is not None:
+        arrival_s, rows = query.results.closing
+        plant.sent_out(np.maximum(now_s - arrival_s, 0.0), rows)
+        query.results.closing = None
+
+
+def _is_of(grants: Mapping[str, int], rows: Mapping[tuple[str, int], float]) -> bool:
+    """Whether a report is on the micro-batch with these grants."""
+    return any(grants.get(reader) == grant for reader, grant in rows)

@@ -1,0 +1,155 @@
+"""Who is there: readers join and leave, queries are remembered for a while, shared streams have owners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+
+from penstock.control.core.events import ReaderJoined
+from penstock.control.state.past import AWAY_S, QUERIES, Past
+from penstock.control.state.query import Gone, Query, QueryCost, Reader, granted_by_itself
+from penstock.control.state.sharing import SharedStreams
+from penstock.vocabulary.errors import InvalidInputError, RefusedError
+
+_log = logging.getLogger(__name__)
+
+
+class Members:
+    """Queries and readers, by key and id."""
+
+    def __init__(self) -> None:
+        self.queries: dict[str, Query] = {}
+        self.readers: dict[str, Reader] = {}
+        self.past = Past()
+        self.shared = SharedStreams()
+        self.forbidden: dict[str, tuple[str, str, str]] = {}
+        """By token or reader, the error that its next question gets: rule, got, hint."""
+        self.windowed: set[str] = set()
+        """Tokens of queries whose answers are windows that the watermark closes."""
+        self._by_class: dict[str, list[Query]] = {}
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def query_of(self, reader: str) -> Query:
+        return self.queries[self.readers[reader].query]
+
+    def of_class(self, cls: str) -> list[Query]:
+        """The queries of a class in the order of their keys, also those that are gone and still shown."""
+        if cls not in self._by_class:
+            mine = (q for q in self.queries.values() if q.cls == cls)
+            self._by_class[cls] = sorted(mine, key=lambda q: q.key)
+        return self._by_class[cls]
+
+    def with_tokens(self, tokens: Collection[str]) -> list[Query]:
+        """Queries with a reader that has one of some tokens: a driver knows its own."""
+        keys = {reader.query: None for reader in self.readers.values() if reader.token in tokens}
+        return [self.queries[key] for key in keys]
+
+    def reads(self) -> list[tuple[str, str]]:
+        """Streams that are read, and by queries of which class."""
+        return [(reader.stream.id, self.queries[reader.query].cls) for reader in self.readers.values()]
+
+    def has_windows(self, query: Query) -> bool:
+        """Whether a query's answers are windows that the watermark closes."""
+        return any(reader.token in self.windowed for reader in query.readers.values())
+
+    def refusal(self, reader: Reader) -> RefusedError | None:
+        """Why a reader's question is refused. Said once: it ends the query, and the next may be in order."""
+        for name in (reader.token, reader.id):
+            if name in self.forbidden:
+                return RefusedError(*self.forbidden.pop(name))
+        return None
+
+    # -- coming and going -----------------------------------------------------------------------
+
+    def join(self, event: ReaderJoined, costs: QueryCost | None) -> Reader:
+        """A reader is there.
+
+        Args:
+            event: Who, and where it stands.
+            costs: What an earlier process of the control plane learned of its query.
+        """
+        who, offset = event.who, event.offset
+        query = self.queries.get(who.query)
+        if query is not None:
+            _check_same(query, event)
+        if query is None:
+            query = self.queries[who.query] = Query(replace(who, slot="", token=""))
+            query.costs = costs or query.costs
+            self._by_class.pop(who.cls, None)
+        elif not query.readers:
+            query.begins_again(who.driver)
+        reader = Reader(
+            offset.reader, who.query, who.slot, who.token, event.stream, event.connection, offset, offset
+        )
+        query.results.ungoverned += granted_by_itself(
+            self.readers.get(reader.id), query.past.pop(reader.id, None), offset
+        )
+        self.past.comes_back(reader.id)
+        # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
+        query.turn.windows_wait |= offset.grant > 0 and not offset.tick
+        query.readers[reader.id] = self.readers[reader.id] = reader
+        return reader
+
+    def of_connection(self, connection: Hashable) -> list[Reader]:
+        """The readers whose planner has a connection."""
+        return [reader for reader in self.readers.values() if reader.connection == connection]
+
+    def leave(self, reader: Reader, as_it_left: Gone, now_s: float) -> None:
+        """A reader is gone."""
+        query = self.queries[reader.query]
+        del self.readers[reader.id], query.readers[reader.id]
+        query.backlog.seen_ends.pop(reader.id, None)
+        query.past[reader.id] = as_it_left
+        query.left_s = now_s
+
+    def gone_for_good(self, classes: Iterable[str], now_s: float) -> list[Query]:
+        """Puts readers that are gone for longest into totals, as their number has no bound.
+
+        Returns:
+            Queries of which nothing is to be kept but their rows.
+        """
+        for query in self.queries.values():
+            while len(query.past) > QUERIES:
+                oldest = next(iter(query.past))
+                self.past.fold(query.cls, query.name, {oldest: query.past.pop(oldest)})
+        found = []
+        for name in classes:
+            gone = [query for query in self.of_class(name) if not query.readers]
+            for query in sorted(gone, key=lambda q: q.left_s)[: max(0, len(gone) - QUERIES)]:
+                if now_s - query.left_s >= AWAY_S:
+                    self.past.fold(name, query.name, query.past)
+                    found.append(query)
+        return found
+
+    def forget(self, query: Query) -> set[str]:
+        """Lets go of all that is kept of a query but its rows; returns its tokens."""
+        del self.queries[query.key]
+        self._by_class.pop(query.cls, None)
+        tokens = {gone.token for gone in query.past.values()} - {r.token for r in self.readers.values()}
+        self.windowed -= tokens
+        for name in (*tokens, *query.past):
+            self.forbidden.pop(name, None)
+        return tokens
+
+    # -- shared streams -------------------------------------------------------------------------
+
+    def check_read(self, stream: str, cls: str, priorities: Mapping[str, float]) -> None:
+        """Refuses a class that is above the owner of the shared stream that it wants to read."""
+        self.shared.check([(stream, cls)], priorities)
+
+
+def _check_same(query: Query, event: ReaderJoined) -> None:
+    who = event.who
+    if query.cls != who.cls:
+        raise InvalidInputError(
+            f"query {who.name} has one class", f"{query.cls} and {who.cls}", "give all its readers one class"
+        )
+    for other in query.readers.values():
+        if who.slot and other.slot == who.slot and other.id != event.offset.reader:
+            raise InvalidInputError(
+                f"the readers of flow.query({who.name!r}) are used in one streaming query",
+                "a second one was started from them",
+                "call flow.query with another name for it",
+            )

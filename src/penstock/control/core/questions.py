@@ -1,0 +1,97 @@
+"""Open questions, and when a contest over a turn is worth holding."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.control.backlog.row_values import Fetch
+from penstock.control.core.granting import PendingGrant
+from penstock.control.schedule.scheduler import Verdict
+from penstock.control.state.query import Query, Reader
+from penstock.control.tuning import TUNING, Tuning
+
+
+class Questions:
+    """Who asks, and what came of the last contest.
+
+    A contest looks at all queries. It is not held for every event: a verdict holds until something happens
+    that could change it, or until the moment at which somebody wants a turn who did not before.
+
+    Args:
+        tuning: Figures.
+    """
+
+    def __init__(self, tuning: Tuning = TUNING) -> None:
+        self.open: dict[str, Query] = {}
+        """By key, queries whose question waits for a grant."""
+        self.pending: dict[str, tuple[PendingGrant, set[Fetch]]] = {}
+        """By query, a grant that waits for values of rows, and which are not there yet."""
+        self.most_fixed_s = 0.0
+        """The highest fixed cost of a batch, as last seen: so early a batch may begin before another ends."""
+        self._contest_s = math.inf
+        """On the timer, when a contest is worth holding."""
+        self._judged: set[str] = set()
+        """Queries that wanted a turn in the last contest, or did not want it yet."""
+        self._judged_s = -math.inf
+        self._tuning = tuning
+
+    def put(self, query: Query, reader: Reader, now_s: float) -> bool:
+        """A reader asks; returns whether its question can open a grant."""
+        if query.question.leader is None:
+            query.question.leader = reader.id
+        if query.question.leader != reader.id:
+            return False
+        query.question.open, query.question.until_s = reader.id, math.inf
+        self.open[query.key] = query
+        if query.key not in self._judged:
+            self._contest_s = now_s
+        return True
+
+    def answered(self, query: Query, now_s: float) -> None:
+        """A question has its answer. The query counts as one that wants a turn for a moment longer."""
+        query.question.open, query.question.until_s = None, now_s + self._tuning.stale_s
+        self.open.pop(query.key, None)
+
+    def gone(self, query: Query, reader: str, now_s: float) -> None:
+        """A reader asks no more; another one of its query leads from now on."""
+        if query.question.open == reader:
+            self.answered(query, now_s)
+            self.pending.pop(query.key, None)
+        query.question.leader = None
+
+    # -- when to hold a contest -----------------------------------------------------------------
+
+    @property
+    def due_s(self) -> float:
+        """On the timer, when a contest is worth holding; infinite while nobody asks."""
+        return self._contest_s if self.open else math.inf
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether a contest is worth holding now."""
+        return self.due_s <= now_s
+
+    def changed(self) -> None:
+        """Something happened that may change whose turn it is."""
+        self._contest_s = -math.inf
+        self._judged.clear()
+
+    def rows_arrived(self) -> None:
+        """More waits than at the last contest; it is held again, though not for every arrival."""
+        self._contest_s = min(self._contest_s, self._judged_s + self._tuning.look_every_s)
+
+    def judged(self, verdict: Verdict) -> None:
+        """A contest was held."""
+        seen = verdict.schedule.seen
+        self._judged_s = seen.at.timer_s
+        self._judged = {
+            query.key for query, asks in zip(seen.queries, seen.asks.tolist(), strict=True) if asks
+        }
+        again_s, winner = verdict.again_s, verdict.winner
+        if winner is not None and winner.question.open is None:  # it is next as soon as it asks
+            self._judged.discard(winner.key)
+            again_s = min(again_s, winner.question.until_s - self._judged_s)
+        self.wait(self._judged_s, again_s)
+
+    def wait(self, now_s: float, seconds: float) -> None:
+        """Nobody can have a turn now; if nothing happens, so many seconds later at the earliest."""
+        self._contest_s = now_s + max(seconds, self._tuning.least_wait_s)

@@ -1,0 +1,73 @@
+"""Batches overlap at their ends: a batch is granted a little before the one that runs is done.
+
+Starting a batch (offset log, planning, tasks) leaves the cores idle, so a batch starts beside the end of the
+one before. Spark does not interrupt tasks: a batch that comes early would keep the cores for which the last
+stage of the other then waits. So it is held back until the other has started its last stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.control.measure.cost import CostModel
+from penstock.control.state.lease import Lease
+from penstock.control.tuning import TUNING, Tuning
+
+
+@dataclass(slots=True)
+class LastStages:
+    """The last stages of a query's batches, learned from the batches before.
+
+    Attributes:
+        jobs: Spark's jobs in a batch; 0 if the driver does not tell.
+        fraction: The part of a batch's time that is left when the last of them starts its last stage.
+    """
+
+    jobs: int = 0
+    fraction: float = 0.0
+
+    def learn(self, lease: Lease, now_s: float, tuning: Tuning = TUNING) -> None:
+        """Takes in a batch that is complete."""
+        if lease.jobs:
+            fraction = (now_s - lease.last_stage_s) / max(lease.ran_s(now_s), 1e-9)
+            weight = 1.0 / tuning.tail_memory_batches if self.jobs else 1.0
+            self.fraction += weight * (min(fraction, 1.0) - self.fraction)
+        self.jobs = lease.jobs
+
+
+def rest_s(lease: Lease, cost: CostModel, last_stages: LastStages, now_s: float) -> float | None:
+    """How long a batch that runs is expected to take still; `None` if nobody can tell."""
+    if lease.terms.replay or lease.is_proposed or not cost.ready:
+        return None
+    expected_s = cost.batch_s(lease.admitted)
+    left_s = expected_s - lease.ran_s(now_s)
+    if last_stages.jobs and lease.jobs >= last_stages.jobs:
+        left_s = min(left_s, last_stages.fraction * expected_s - (now_s - lease.last_stage_s))
+    return left_s
+
+
+def early_s(last_stages: LastStages, fixed_s: float, tuning: Tuning = TUNING) -> float:
+    """How long before the end of a batch that runs another one may be granted.
+
+    Args:
+        last_stages: Of the query that runs.
+        fixed_s: The fixed cost of the other's batches.
+        tuning: How much of that they may overlap.
+    """
+    return (tuning.overlap_fixed if last_stages.jobs else tuning.guessed_overlap_fixed) * fixed_s
+
+
+def is_held_back(lease: Lease, others: Iterable[tuple[Lease, LastStages]]) -> bool:
+    """Whether a batch that was granted beside others must wait before it takes cores.
+
+    Args:
+        lease: Of the batch.
+        others: Leases of the other batches that run.
+    """
+    if lease.terms.replay:
+        return False
+    return any(
+        other.terms.began_s <= lease.terms.began_s and other.jobs < last_stages.jobs
+        for other, last_stages in others
+    )

@@ -1,0 +1,33 @@
+"""What keeps the record of a run, and how the engine's lines get into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from penstock.control.core.instructions import ManagerChanged
+from penstock.control.decide.cycle import Recorder, Step
+from penstock.control.measure.lines import ShedLine, SicLine
+
+
+class RunRecorder(Recorder, Protocol):
+    """Keeps what happened, for example a run directory."""
+
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
+
+    def record_sic(self, line: Mapping[str, object]) -> None: ...
+
+    def record_shedding(self, line: Mapping[str, object]) -> None: ...
+
+
+def write_line(recorder: RunRecorder, line: Step | SicLine | ShedLine | ManagerChanged) -> None:
+    """Records a line of the engine."""
+    match line:
+        case Step():
+            recorder.record(line)
+        case SicLine():
+            recorder.record_sic(line.to_json())
+        case ShedLine():
+            recorder.record_shedding(line.to_json())
+        case ManagerChanged():
+            recorder.record_change(line.cls, line.observation_id, line.manager)
