@@ -59,12 +59,12 @@ class Case:
 
 CASES = (
     # groups of one window have the error of its count in common: short windows make results independent
-    Case("row", {"sampling": "row"}),
-    Case("segment", {"sampling": "segment"}),
-    Case("auto", {"sampling": "auto"}),
+    Case("row", {"shed": "row"}),
+    Case("segment", {"shed": "segment"}),
+    Case("auto", {"shed": "sample"}),
     # a cohort of keys lasts, and all windows have its error: here groups and seeds do
-    Case("key", {"sampling": "key"}, groups=200, seeds=6, seconds=90.0, window_s=0.5, overload=1.6),
-    Case("random", {"shedder": "random"}),
+    Case("key", {"shed": "key"}, groups=200, seeds=6, seconds=90.0, window_s=0.5, overload=1.6),
+    Case("random", {"shed": "random"}),
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import penstock
 from penstock.spark.sink import log_sink
 
-CLASSES = {"files": {"target": "1s", "sampling": "row"}, "stream": {"target": "1s", "sampling": "auto"}}
+CLASSES = {"files": {"target": "1s", "shed": "row"}, "stream": {"target": "1s", "shed": "sample"}}
 
 
 def main(folder: Path, seconds: float) -> None:

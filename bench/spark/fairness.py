@@ -129,10 +129,10 @@ class Thirty:
         rig: The session.
         unit_per_s: Rows a second of a stream of relative rate 1, after a quiet stretch.
         seconds: How long rows come.
-        shedder: Of the class.
+        shed: What the class sheds.
     """
 
-    def __init__(self, rig: Rig, unit_per_s: float, seconds: float, shedder: str | None) -> None:
+    def __init__(self, rig: Rig, unit_per_s: float, seconds: float, shed: str) -> None:
         self._rig, root = rig, rig.new("log")
         self._logs = {
             name: create_paced(
@@ -143,7 +143,7 @@ class Thirty:
             )
             for i, (name, rate) in enumerate(rates().items())
         }
-        classes = {"all": {"target": TARGET_S, "shedder": shedder}}
+        classes = {"all": {"target": TARGET_S, "shed": shed}}
         self.flow = penstock.attach(rig.spark, {"log": root, "classes": classes, "stw": STW_S})
         self.queries: list[StreamingQuery] = []
 
@@ -281,7 +281,7 @@ def _run(rig: Rig, run: BenchRun, capacity: float, overload: float) -> dict[str,
         thirty.await_costs()
         for shedder in SHEDDERS:
             run.progress(f"{shedder} at {overload:g} times the capacity", advance=1)
-            thirty.flow.change("all", shedder=shedder)
+            thirty.flow.change("all", shed=shedder)
             time.sleep(SETTLING * STW_S)
             thirty.flow.mark()
             before, from_s = thirty.books(), time.monotonic()

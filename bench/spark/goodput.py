@@ -78,7 +78,7 @@ def goodput(run: BenchRun) -> None:
         run.note(f"{again} cells were run again: the capacities around them differed by over {DRIFT:.0%}")
         _report(run, results, offered, target_s, fixed_s)
         run.progress("error of the results")
-        for name, settings in (("uniform", {}), ("freshest", {"settings": {"victims": "oldest"}})):
+        for name, settings in (("uniform", {}), ("freshest", {"shed": "oldest"})):
             errors = [_error_percent(rig, probes[-1].rows_per_s, settings) for _ in range(repeats)]
             run.row(f"{name}_error_percent_5x", median(errors))
             run.note(f"{name}: mean error of a window's average at 5x: {spread(errors)} %")
@@ -114,7 +114,7 @@ def _measure(rig: Rig, kind: str, load: float, capacity_per_s: float) -> Cell:
         limit = rig.batch_rows if kind == "static_limit" else 0
         with rig.plain(root, limit) as query:
             return rig.run_cell(root, query)
-    settings = {"settings": {"victims": "oldest"}} if kind == "freshest" else {}
+    settings = {"shed": "oldest"} if kind == "freshest" else {}
     with rig.governed(root, **settings) as (flow, query):
         return rig.run_cell(root, query, flow)
 

@@ -67,24 +67,37 @@ def test_a_class_is_changed_and_shedding_switched_while_it_runs(
     flow_file: Path, served: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = f"unix://{flow_file.parent}/control"
-    assert main(["control", "change", address, "gold", "target=3s", "settings={victims: oldest}"]) == 0
+    assert main(["control", "change", address, "gold", "target=3s", "shed=oldest"]) == 0
     assert main(["control", "shedding", address, "off"]) == 0
     assert capsys.readouterr().out == "changed gold\nshedding is off\n"
     status = ControlClient(address).request({"op": "status"})["status"]
     assert status["classes"]["gold"]["target_s"] == 3.0
     assert status["shedding"] is False
     config = json.loads(ControlClient(address).request({"op": "config"})["config"])
-    assert config["classes"]["gold"]["settings"] == {"victims": "oldest"}
+    assert config["classes"]["gold"]["shed"]["by"] == "oldest"
     for wrong, rule in (
         (["change", address, "gold", "target"], "a change has a key and a value"),
         (["change", address, "gold", "targt=3s"], "did you mean 'target'?"),
         (["change", address, "silver", "target=3s"], "silver"),
         (["change", address, "gold", "priority=-1"], "priority"),
+        (["change", address, "gold", "shed=rows"], "did you mean 'row'?"),
         (["shedding", address, "of"], "did you mean 'off'?"),
     ):
         assert main(["control", *wrong]) == 2
         assert rule in capsys.readouterr().err
     assert ControlClient(address).request({"op": "status"})["status"]["classes"]["gold"]["target_s"] == 3.0
+
+
+def test_a_change_by_an_old_key_is_made_and_the_new_one_is_said(
+    flow_file: Path, served: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"unix://{flow_file.parent}/control"
+    assert main(["control", "change", address, "gold", "shedder=random"]) == 0
+    assert main(["control", "change", address, "gold", "sampling=row"]) == 0
+    assert caplog.messages == [
+        "class gold: shedder is old: write shed: random",
+        "class gold: sampling is old: write shed: {by: random, otherwise: row}",
+    ]
 
 
 def test_what_cannot_be_served_or_reached_is_one_line_and_exit_code_2(

@@ -92,7 +92,7 @@ def test_streams_may_play_a_trace_in_partitions_with_keys_and_clocks_that_differ
         """
 plant: microbatch
 duration: 8s
-classes: {gold: {target: 2s, sampling: key}}
+classes: {gold: {target: 2s, shed: key}}
 streams:
   a: {load: {kind: trace, path: arrivals.csv, rate_scale: 2}, partitions: 2, key: true}
   b: {load: {kind: constant, rate_per_s: 0}, key: true}

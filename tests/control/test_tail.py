@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -133,16 +134,15 @@ def test_a_tail_has_what_a_list_of_segments_would_have(data: st.DataObject) -> N
             position = data.draw(st.integers(0, log[-1] + 5))
             tail.drop_before(position)
             plain.segments = plain.after(position)
-        else:  # a reader joins at a position, or the log has lost its end: all from there on
+        else:
             if does == "lose":
-                log = log[: data.draw(st.integers(1, len(log)))]
-            since = data.draw(st.integers(0, len(log) - 1))
-            front = 0 if does == "lose" or not plain.segments else log.index(plain.segments[0][0])
-            since = min(since, len(log) - 1 if does == "lose" or not plain.segments else log.index(log[-1]))
-            rows = np.diff(log[since:]).tolist()
-            tail.take_in(NewSegments(0, 0, log[-1], headers(log[since], *rows), does == "lose"))
-            kept = since if does == "lose" or not plain.segments else min(since, front)
-            plain.segments = list(zip(log[kept:], log[kept + 1 :], strict=False))
+                log, plain.segments = log[: data.draw(st.integers(1, len(log)))], []
+            first = data.draw(st.integers(0, len(log) - 1))  # all that comes after it is handed in
+            rows = np.diff(log[first:]).tolist()
+            tail.take_in(NewSegments(0, 0, log[-1], headers(log[first], *rows), does == "lose"))
+            if plain.segments:
+                first = min(first, log.index(plain.segments[0][0]))
+            plain.segments = list(pairwise(log[first:]))
         position = data.draw(st.integers(0, log[-1] + 5))
         view = tail.after("r", 0, position)
         views.append((view, plain.after(position) if position < log[-1] else []))

@@ -88,32 +88,36 @@ AVERAGE = f"SELECT avg(v) AS m FROM s {WINDOW} WHERE k = 1"
     ("cls", "query", "said"),
     [
         (
-            {"shedder": "balance-sic"},
+            {"shed": "balance-sic"},
             {"cql": AVERAGE},
-            "known probability; got: balance-sic: batches",
+            "known probability; got: shed by balance-sic: batches",
         ),
         ({}, {"cql": AVERAGE, "answers": "relation"}, "estimates are by window.*got: answers: relation"),
         ({}, {"cql": f"REGISTER QUERY a AS {AVERAGE}"}, "estimates are by window.*got: a family"),
         ({}, {"cql": f"SELECT max(v) AS m FROM s {WINDOW}"}, "got: MAX"),
         ({}, {"sql": "SELECT k FROM s"}, "queries.q.estimates is a key beside cql alone"),
     ],
-    ids=["shedder", "relation", "family", "aggregate", "sql"],
+    ids=["shed", "relation", "family", "aggregate", "sql"],
 )
 def test_a_pipeline_says_why_there_are_none(cls: dict[str, Any], query: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         pipeline(cls, **query)
 
 
-SETTINGS = {"semantic": {"utility": "v"}, "window": {"size": "1s"}}
+WITHOUT = {
+    "oldest": {"by": "oldest", "within": "class"},
+    "window": {"by": "window", "size": "1s"},
+    "semantic": {"by": "utility", "utility": "v"},
+    "balance-sic": "balance-sic",
+}
 
 
 @pytest.mark.parametrize("shedder", WITHOUT_CHANCES)
-def test_a_shedder_without_chances_is_refused_with_its_reason(shedder: str) -> None:
-    cls = {"shedder": shedder, "shedder_settings": SETTINGS.get(shedder, {})}
+def test_a_class_that_sheds_without_chances_is_refused_with_the_reason(shedder: str) -> None:
     with pytest.raises(InvalidInputError, match=f"known probability; got: .*{WITHOUT_CHANCES[shedder]}"):
-        pipeline(cls, cql=AVERAGE)
+        pipeline({"shed": WITHOUT[shedder]}, cql=AVERAGE)
 
 
 def test_a_pipeline_that_has_them_is_accepted() -> None:
-    pipeline({"shedder": "random"}, cql=AVERAGE)
+    pipeline({"shed": "random"}, cql=AVERAGE)
     pipeline({}, cql=AVERAGE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic.fields import FieldInfo
@@ -15,7 +15,17 @@ from tests.test_imports import LAYERS
 
 from penstock.config.flow import CapacityConfig, ClassConfig, FlowConfig
 from penstock.config.mistakes import Part
-from penstock.config.shedding import SemanticSettings, WindowSettings
+from penstock.config.shedding import (
+    BalanceSicSettings,
+    KeySettings,
+    OldestSettings,
+    RandomSettings,
+    RangeSettings,
+    SampleSettings,
+    ShedSettings,
+    UtilitySettings,
+    WindowSettings,
+)
 from penstock.config.spark import SparkConfig
 from penstock.pipeline.spec.pipeline import PipelineConfig, QueryConfig
 from penstock.pipeline.spec.sinks import LogSink, MemorySink, ParquetSink
@@ -59,7 +69,7 @@ def written(name: str, field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     if isinstance(value, Part):
-        return str(getattr(value, "kind", "{}"))
+        return str(getattr(value, "kind", getattr(value, "by", "{}")))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | int):
@@ -74,11 +84,30 @@ def test_every_key_is_documented_with_its_default(part: type[Part]) -> None:
     assert documented(part.__name__) == {f.alias or n: written(n, f) for n, f in own.items()}
 
 
-@pytest.mark.parametrize("part", [SemanticSettings, WindowSettings], ids=lambda part: part.__name__)
-def test_every_setting_of_a_class_shedder_is_documented_with_its_default(part: type[Part]) -> None:
-    page = (ROOT / "docs" / "shedding.md").read_text(encoding="utf-8")
-    wanted = {field.alias or name: written(name, field) for name, field in part.model_fields.items()}
-    assert documented(part.__name__, page) == wanted
+KINDS: list[type[ShedSettings]] = [
+    SampleSettings,
+    KeySettings,
+    OldestSettings,
+    RandomSettings,
+    BalanceSicSettings,
+    UtilitySettings,
+    RangeSettings,
+    WindowSettings,
+]
+SHEDDING_PAGE = (ROOT / "docs" / "shedding.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_setting_of_shed_is_documented_with_its_default(kind: type[ShedSettings]) -> None:
+    own = {n: f for n, f in kind.model_fields.items() if n not in ("by", "otherwise")}
+    wanted = {field.alias or name: written(name, field) for name, field in own.items()}
+    assert documented(kind.__name__, SHEDDING_PAGE) == wanted
+
+
+def test_every_kind_of_shed_is_in_the_table_of_kinds() -> None:
+    table = SHEDDING_PAGE.partition("<!-- kinds of shed -->\n")[2].partition("\n\n")[0]
+    names = [name for kind in KINDS for name in get_args(kind.model_fields["by"].annotation)]
+    assert re.findall(r"^\| `([\w-]+)` \| ", table, re.MULTILINE)[1:] == names
 
 
 def test_every_type_and_metadata_column_is_documented() -> None:

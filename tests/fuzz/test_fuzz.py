@@ -50,7 +50,7 @@ def test_a_case_does_the_same_each_time_and_much_of_it(fuzz: Any) -> None:
     assert min(tallies[0][0][what] for what in ("grants", "checks", "rows admitted")) > 5
 
 
-@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.long), 21])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.long), 17])
 def test_the_sources_of_the_plant_make_the_same_offsets_as_the_real_ones(fuzz: Any, seed: int) -> None:
     same = frozenset({"crash", "quiet", "hush", "replace", "change", "lose"})
     case = replace(fuzz.case.draw(seed, SECONDS), features=same)

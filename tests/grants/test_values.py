@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.shedding import SemanticSettings
+from penstock.config.shedding import RangeSettings
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, ShedPlan, UtilityPlan, WindowPlan
@@ -165,9 +165,9 @@ def test_integers_neither_wrap_nor_are_refused_for_their_size(text: str, worth: 
 
 def test_a_range_of_large_integers_is_exact_at_its_ends() -> None:
     ids = 2**60 + np.arange(-2, 3)
-    range_of = SemanticSettings(by="range", key="id", shed_from=2.0**60, shed_to=2.0**60)
+    range_of = RangeSettings(key="id", shed_from=2.0**60, shed_to=2.0**60)
     assert utilities([pa.record_batch({"id": ids})], range_of.worth).tolist() == [1, 1, 0, 1, 1]
-    endless = SemanticSettings(by="range", key="id", shed_from=-5.5, shed_to=1e300)
+    endless = RangeSettings(key="id", shed_from=-5.5, shed_to=1e300)
     assert utilities([pa.record_batch({"id": [-6, -5, 2**62]})], endless.worth).tolist() == [1, 0, 0]
 
 

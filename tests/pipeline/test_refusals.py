@@ -76,7 +76,7 @@ def test_a_query_in_cql_may_read_changes_beside_a_stream() -> None:
     assert pipeline.governed_streams_of("count") == ("readings",)
     by_key = beside(JOINED)
     by_key["streams"]["readings"] = {**READINGS, "key": "device"}
-    by_key["classes"]["bulk"]["sampling"] = "key"
+    by_key["classes"]["bulk"]["shed"] = "key"
     load_pipeline(by_key)  # what is never shed needs no key
 
 
@@ -415,8 +415,8 @@ def test_two_queries_do_not_write_to_one_place(
         load_pipeline({**GOOD, "queries": {"a": {**query, **first}, "b": {**query, **second}}})
 
 
-def test_a_class_sampled_by_key_needs_streams_with_a_key() -> None:
-    raw = changed("classes/gold/sampling", "key")
+def test_a_class_that_sheds_by_key_needs_streams_with_a_key() -> None:
+    raw = changed("classes/gold/shed", "key")
     with pytest.raises(
         InvalidInputError, match=r"streams\.readings\.key is required, because query find of class gold"
     ):

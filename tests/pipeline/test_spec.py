@@ -174,27 +174,27 @@ def test_a_sink_says_what_it_guarantees_and_why(sink: Any, guarantee: str) -> No
 
 
 def windowed(size: str = "1s", **settings: str) -> dict[str, Any]:
-    return {"target": "2s", "shedder": "window", "shedder_settings": {"size": size, **settings}}
+    return {"target": "2s", "shed": {"by": "window", "size": size, **settings}}
 
 
 def test_windows_that_are_shed_whole_go_by_the_event_time_that_streams_declare() -> None:
     pipeline = load_pipeline(changed("classes/gold", windowed()))
-    assert pipeline.flow_config().classes["gold"].shedder_settings == {"size": "1s", "column": "at"}
+    assert str(pipeline.flow_config().classes["gold"].shed) == "{by: window, size: 1s, column: at}"
     named = load_pipeline(changed("classes/bulk", windowed()))
-    assert named.flow_config().classes["bulk"].shedder_settings == {"size": "1s"}, "hot declares none"
+    assert str(named.flow_config().classes["bulk"].shed) == "{by: window, size: 1s}", "hot declares none"
 
 
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
         (
-            {"target": "2s", "shedder": "semantic", "shedder_settings": {"utility": "celsus"}},
-            r"classes\.gold\.shedder_settings: a column is one of those of stream readings; got: 'celsus'",
+            {"target": "2s", "shed": {"by": "utility", "utility": "celsus"}},
+            r"classes\.gold\.shed: a column is one of those of stream readings; got: 'celsus'",
         ),
         (windowed(column="device"), "a timestamp column of stream readings; got: 'device'; hint: one of at"),
     ],
 )
-def test_columns_that_a_shedder_looks_into_are_checked_where_they_are_declared(
+def test_columns_that_a_class_sheds_by_are_checked_where_they_are_declared(
     cls: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

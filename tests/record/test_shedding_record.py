@@ -20,7 +20,7 @@ TARGET_S = 4.0
 @pytest.fixture
 def recorded(virtual: Lab, tmp_path: Path) -> tuple[Path, Any]:
     """Two queries at three times their capacity, recorded."""
-    cluster = virtual({"gold": {"target": TARGET_S, "shedder": "random"}})
+    cluster = virtual({"gold": {"target": TARGET_S, "shed": "random"}})
     manager = describe_manager(cluster.engine.config.classes["gold"].build_manager())
     with RunDirectory.create(tmp_path / "run", {"kind": "spark", "classes": {"gold": manager}}) as run:
         cluster.recorder = run

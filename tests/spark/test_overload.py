@@ -79,7 +79,7 @@ def overloaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
         def two_grants(unit: str) -> None:
             """Waits for them. A target too short for this machine's batches is doubled: there, rows are only
-            sampled, whatever the shedder."""
+            sampled, whatever `shed` says."""
             before, others = len(offsets(query)), 8
 
             def there() -> bool:
@@ -93,9 +93,9 @@ def overloaded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
             until(there, f"grants by {unit}", query)
 
         two_grants("row")
-        flow.change("gold", shedder="semantic", shedder_settings={"utility": "k / 100.0 - 5"})
+        flow.change("gold", shed={"by": "utility", "utility": "k / 100.0 - 5"})
         two_grants("utility")
-        flow.change("gold", shedder="window", shedder_settings={"size": f"{SIZE_US}us"})
+        flow.change("gold", shed={"by": "window", "size": f"{SIZE_US}us"})
         two_grants("window")
         status = query_status(flow, "readings")
         assert status is not None

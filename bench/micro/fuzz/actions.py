@@ -93,10 +93,9 @@ def change(world: World, random: np.random.Generator) -> None:
     names = list(world.case.classes)
     name = names[random.integers(len(names))]
     drawn = class_of(random, all_keyed(name, world.case.streams, world.case.queries))
-    settings = {"shedder": drawn.pop("shedder"), "shedder_settings": drawn.pop("shedder_settings")}
     chosen = {key: value for key, value in drawn.items() if random.random() < 0.4}
-    if random.random() < 0.5:
-        chosen |= settings
+    if random.random() < 0.5:  # what is shed changes more often than the rest
+        chosen["shed"] = drawn["shed"]
     if random.random() < 0.3:
         chosen["priority"] = float(random.choice([1, 2, 5]))
     world.wire.tell("change", cls=name, changes=chosen)

@@ -19,7 +19,7 @@ FEATURES = (
     "replace",  # the control plane ends, and a new one begins
     "hush",  # the control plane is silent, and goes on
     "lose",  # a connection breaks
-    "change",  # targets, priorities, managers, shedders and samplings change
+    "change",  # targets, priorities, managers and what is shed change
     "kill",  # the kill switch
     "drain",  # drains, and grants that are refused
     "clock",  # the wall clock steps
@@ -172,30 +172,31 @@ def _behind(last: QueryCase, writer: QueryCase) -> QueryCase:
     return replace(last, cls=writer.cls, streams=(), behind=writer.name, available_now=False)
 
 
-SHEDDERS: tuple[tuple[str | None, dict[str, Any]], ...] = (
-    (None, {}),
-    (None, {}),
-    ("balance-sic", {}),
-    ("random", {}),
-    ("oldest", {}),
-    ("semantic", {"utility": "v"}),
-    ("semantic", {"by": "range", "key": "v", "shed_to": 0.5}),
-    ("window", {"size": "250ms"}),
-    ("cohort", {}),
+CHOICES: tuple[dict[str, Any] | None, ...] = (
+    None,
+    None,
+    {"by": "balance-sic"},
+    {"by": "random"},
+    {"by": "oldest", "within": "class"},
+    {"by": "utility", "utility": "v"},
+    {"by": "range", "key": "v", "shed_to": 0.5},
+    {"by": "window", "size": "250ms"},
+    {"by": "key", "within": "class"},
 )
-"""The last one needs streams with keys."""
+"""How a class chooses over all its queries, or that it does not. The last one needs streams with keys."""
 
 
 def class_of(random: np.random.Generator, by_key: bool) -> dict[str, Any]:
     """Settings of a class that may also be changed while it runs."""
-    shedder, settings = SHEDDERS[random.integers(len(SHEDDERS) - (not by_key))]
-    samplings = ["auto", "row", "segment", "key", "key"] if by_key else ["auto", "row", "segment"]
+    chosen = CHOICES[random.integers(len(CHOICES) - (not by_key))]
+    units = ["sample", "row", "segment", "key", "key"] if by_key else ["sample", "row", "segment"]
+    target = float(random.choice([0.6, 1.5, 3.0]))
+    manager = str(random.choice(list(LOAD_MANAGERS)))
+    unit = str(random.choice(units))
     return {
-        "target": float(random.choice([0.6, 1.5, 3.0])),
-        "manager": str(random.choice(list(LOAD_MANAGERS))),
-        "sampling": str(random.choice(samplings)),
-        "shedder": shedder,
-        "shedder_settings": settings,
+        "target": target,
+        "manager": manager,
+        "shed": {"by": unit} if chosen is None else {**chosen, "otherwise": unit},
         "min_keep_fraction": float(random.choice([0.0, 0.0, 0.2])),
         "dry_run": bool(random.random() < 0.05),
     }

@@ -13,6 +13,7 @@ from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.cli.run import changes_of
 from penstock.config.flow import FlowConfig, load_flow_config
 from penstock.config.mistakes import read_mapping
+from penstock.config.old_shedding import old_keys, say_old
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 from penstock.vocabulary.status import Status
 
@@ -108,19 +109,23 @@ def change_command(
     address: Address,
     cls: Annotated[str, typer.Argument(metavar="CLASS", help="Which class.")],
     changes: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="target=3s, priority=8, manager=aloma, ...")
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="target=3s, priority=8, shed=key, ...")
     ],
 ) -> None:
-    """Change a class while its queries run: target, priority, manager and settings, sampling, limits.
+    """Change a class while its queries run: target, priority, manager and settings, shed, limits.
 
     Keys are those of a class in the file. All of them, or an error and nothing. What a control plane was told
     this way is gone when it ends; a driver whose own one dies tells the next one only what it changed itself.
     """
-    found = _request(address, {"op": "change", "cls": cls, "changes": changes_of(changes)})
+    wanted = changes_of(changes)
+    found = _request(address, {"op": "change", "cls": cls, "changes": wanted})
     floor = (
         "" if found["floor_s"] is None else f"; the least target it could meet is {found['floor_s']:.2f} s"
     )
     print(f"changed {cls}{floor}")
+    if old := old_keys(wanted):
+        now = FlowConfig.from_json(_request(address, {"op": "config"})["config"]).classes[cls]
+        say_old(old, f"class {cls}: ", now.shed)
 
 
 @control_app.command("shedding")

@@ -3,6 +3,7 @@
 log: logs                        # directory of the streams; relative to the file
 classes:
   gold: {target: 2s, priority: 6}
+  silver: {target: 8s, shed: {by: window, size: 2s}}
   bulk: {target: 30s, manager: aloma, settings: {headroom: 0.7}}
 """
 
@@ -36,15 +37,15 @@ from penstock.config.mistakes import (
     refused,
     unknown_name,
 )
-from penstock.config.shedding import CLASS_SHEDDERS, Settings, WindowSettings, shedder_settings
+from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
+from penstock.config.shedding import AnyShed, SampleSettings, Settings, ShedSettings, WindowSettings
+from penstock.grants.plans.sampling import Sampling
 from penstock.policies.capacity import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.policies.quality.sic import STW_S
 from penstock.policies.shedding import Shedder
-from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 from penstock.vocabulary.model import LOAD_MANAGER_NAMES, QueryClass
-
-Sampling = Literal["auto", "row", "segment", "key"]
 
 HINT = "see docs/ and examples/pipelines"
 
@@ -109,13 +110,12 @@ class ClassConfig(Part):
     target_s: Seconds = Field(alias="target", description="the delay target, e.g. 2s")
     priority: float = Field(1.0, gt=0, description="weight of its share of the time, e.g. 6, 3, 1")
     manager: str = Field("deadline", description="the load manager")
-    settings: dict[str, Any] = Field({}, description="the manager's, e.g. {victims: oldest}")
-    sampling: Sampling = Field("auto", description="what is shed together: auto, row, segment or key")
-    shedder: str | None = Field(
-        None,
-        description="what is shed over all its queries, e.g. balance-sic; none: a sample",
+    manager_settings: dict[str, Any] = Field(
+        {}, alias="settings", description="the manager's, e.g. {headroom: 0.7}"
     )
-    shedder_settings: dict[str, Any] = Field({}, description="the shedder's, e.g. {utility: amount * 2}")
+    shed: AnyShed = Field(
+        SampleSettings(), description="what is shed, e.g. sample, key, or {by: window, size: 2s}"
+    )
     shed_lane: bool = Field(False, description="true keeps what is shed for a backfill")
     poison_after: int | None = Field(
         None, ge=1, description="set a grant aside after so many failures, e.g. 3"
@@ -136,33 +136,40 @@ class ClassConfig(Part):
             raise unknown_name(manager, LOAD_MANAGER_NAMES)
         return manager
 
-    @field_validator("shedder")
+    @model_validator(mode="before")
     @classmethod
-    def _known_shedder(cls, shedder: str | None) -> str | None:
-        if shedder is not None and shedder not in CLASS_SHEDDERS:
-            raise unknown_name(shedder, CLASS_SHEDDERS)
-        return shedder
+    def _renewed(cls, raw: object, info: ValidationInfo) -> object:
+        return renewed(raw, info, "a class's ")
 
     @model_validator(mode="after")
     def _buildable(self) -> ClassConfig:
         with placing("settings"):
+            self._check_settings()
+        self._check_shed()
+        with placing("settings"):
             self.manager_config()
-        self._check_shedder()
         return self
 
-    def _check_shedder(self) -> None:
-        if self.shedder is None and self.shedder_settings:
+    def _check_settings(self) -> None:
+        known = {f.name for f in fields(LOAD_MANAGERS[self.manager])} - {"victims"}
+        for key in self.manager_settings:
+            if key not in known:
+                raise UnknownNameError(f"a setting of {self.manager}", key, known)
+
+    def _check_shed(self) -> None:
+        if self.shed.victims == "oldest" and self.manager != "deadline":
             raise refused(
-                "is a key beside shedder alone", self.shedder_settings, "name one", "shedder_settings"
+                "must not shed the oldest rows of each query under another manager than deadline",
+                f"{self.shed} under {self.manager}",
+                "write shed: {by: oldest, within: class}, or leave manager out",
+                "shed",
             )
-        with placing("shedder_settings"):
-            settings = self.shedder_config()
-        if isinstance(settings, WindowSettings) and settings.size_s > self.target_s:
+        if isinstance(self.shed, WindowSettings) and self.shed.size_s > self.target_s:
             raise refused(
                 "must be at most the target: a longer window never waits whole",
-                f"{settings.size_s:g}s for a target of {self.target_s:g}s",
-                "give the class a longer target, or another shedder",
-                *("shedder_settings", "size"),
+                f"{self.shed.size_s:g}s for a target of {self.target_s:g}s",
+                "give the class a longer target, or let it shed something else",
+                *("shed", "size"),
             )
 
     def query_class(self, name: str) -> QueryClass:
@@ -180,9 +187,25 @@ class ClassConfig(Part):
         """The load manager's configuration."""
         return typed_manager_config(self.manager, self.settings, self.manager)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The manager's settings, with the one that says what is shed where that is the manager's part."""
+        oldest = {"victims": "oldest"} if self.shed.victims == "oldest" else {}
+        return {**self.manager_settings, **oldest}
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a coin is tossed for in each query."""
+        return self.shed.sampling
+
+    @property
+    def shedder(self) -> str | None:
+        """What chooses over all its queries; `None` where each query sheds by itself."""
+        return self.shed.shedder
+
     def shedder_config(self) -> Settings | None:
         """The settings of the class's shedder, if it has one."""
-        return None if self.shedder is None else shedder_settings(self.shedder, self.shedder_settings)
+        return self.shed.shedder_config()
 
     def build_shedder(self, seed: int) -> Shedder | None:
         """The class's shedder, if it has one, with the seed of its coins."""
@@ -193,7 +216,7 @@ class ClassConfig(Part):
     @property
     def headroom_given(self) -> bool:
         """Whether the user told the manager its headroom; else it is that of the class."""
-        return "headroom" in self.settings
+        return "headroom" in self.manager_settings
 
     @property
     def sheds_by_key(self) -> bool:
@@ -201,19 +224,35 @@ class ClassConfig(Part):
         return self.sampling == "key" or self.shedder == "cohort"
 
     def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
-        """The class with some keys changed while it runs; another manager or shedder has its own defaults."""
+        """The class with some keys changed while it runs.
+
+        Another manager has its own settings. It sheds a sample where the class shed the oldest rows of each
+        query, which is Deadline's part.
+        """
         alias = {name: field.alias or name for name, field in type(self).model_fields.items()}
         new = {alias.get(key, key): value for key, value in changes.items()}
+        present: ShedSettings = self.shed
         if new.get("manager", self.manager) != self.manager:
-            new = {"settings": {}, **new}
-        if new.get("shedder", self.shedder) != self.shedder:
-            new = {"shedder_settings": {}, **new}
-        return checked(type(self), {**self.model_dump(by_alias=True), **new}, where, hint=HINT)
+            present, new = present.under_any_manager(), {"settings": {}, **new}
+        if old := old_keys(new, self.manager):
+            try:
+                new = with_shed(new, present, self.manager)
+            except ValidationError as error:
+                raise as_invalid_input(error, where, type(self), HINT) from None
+        values = {**self.model_dump(by_alias=True), "shed": present, **new}
+        config = checked(type(self), values, where, hint=HINT)
+        if old:
+            say_old(old, f"{where}: ", config.shed)
+        return config
 
     def build_manager(self) -> Manager[Any, Any]:
         """A fresh load manager."""
         manager: Manager[Any, Any] = self.manager_config().build()
         return manager
+
+
+Classes = Annotated[dict[Name, ClassConfig], BeforeValidator(renewed_classes)]
+"""Classes by name; what is said of their old keys has the name, too."""
 
 
 class CapacityConfig(Part):
@@ -254,7 +293,7 @@ class FlowConfig(Part):
     record_mb: int = Field(
         256, ge=0, description="megabytes of each file of the record that are kept, the newest; 0 keeps all"
     )
-    classes: dict[Name, ClassConfig] = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
+    classes: Classes = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
     capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
     slots: int = Field(1, ge=1, description="micro-batches that may run at once, 1 or more")
     dry_run: bool = Field(False, description="true decides and logs but sheds nothing, in all classes")
@@ -305,7 +344,7 @@ class FlowConfig(Part):
     def from_json(cls: type[FlowT], text: str) -> FlowT:
         """The configuration that `to_json` wrote."""
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(text, context=SILENT)
         except ValidationError as error:
             raise as_invalid_input(error, "the configuration", cls, HINT) from None
 

@@ -179,7 +179,7 @@ def checked(
         hint: For keys that do not say what they expect.
     """
     try:
-        return model.model_validate(raw, context={"base": base})
+        return model.model_validate(raw, context={"base": base, "where": where})
     except ValidationError as error:
         raise as_invalid_input(error, where, model, hint) from None
 
@@ -208,10 +208,13 @@ def as_invalid_input(
         inside = f"{where}, {'.'.join(outer)}" if outer else where
         return UnknownNameError(f"a key of {inside}", last, keys)
     if kind == "union_tag_invalid":
-        return UnknownNameError(f"{subject}.kind", str(context["tag"]), _tags(reached))
+        tag = f"{subject}.{_tag_key(reached)}"
+        return UnknownNameError(tag, str(context["tag"]), _tags(reached))
     if kind == "union_tag_not_found":
         return InvalidInputError(
-            f"{subject}.kind is required", reprlib.repr(got), f"one of {', '.join(_tags(reached))}"
+            f"{subject}.{_tag_key(reached)} is required",
+            reprlib.repr(got),
+            f"one of {', '.join(_tags(reached))}",
         )
     if kind == "literal_error" and isinstance(got, str):
         return UnknownNameError(subject, got, re.findall(r"'([^']*)'", context["expected"]))
@@ -269,13 +272,24 @@ def _members(kind: Any) -> list[Any]:
 
 
 def _tags_of(member: Any) -> list[str]:
-    """What pydantic may call a branch of a union: its tag, or its `kind`."""
+    """What pydantic may call a branch of a union: its tag, or its `kind` or `by`."""
     if get_origin(member) is Annotated:
         return [mark.tag for mark in member.__metadata__ if isinstance(mark, Tag)]
-    if isinstance(member, type) and issubclass(member, BaseModel) and "kind" in member.model_fields:
-        kind = member.model_fields["kind"].annotation
-        return list(get_args(kind)) if get_origin(kind) is Literal else []
+    for key in _TAG_KEYS:
+        if isinstance(member, type) and issubclass(member, BaseModel) and key in member.model_fields:
+            kind = member.model_fields[key].annotation
+            return list(get_args(kind)) if get_origin(kind) is Literal else []
     return []
+
+
+_TAG_KEYS = ("kind", "by")
+"""Keys by which the branches of a union are told apart."""
+
+
+def _tag_key(union: Any) -> str:
+    """The key by which the branches of a union are told apart."""
+    parts = [m for m in _members(union) if isinstance(m, type) and issubclass(m, BaseModel)]
+    return next((key for key in _TAG_KEYS if any(key in part.model_fields for part in parts)), "kind")
 
 
 def _tags(union: Any) -> list[str]:

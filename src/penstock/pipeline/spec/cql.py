@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from penstock.config.shedding import ShedSettings
 from penstock.cql.analysis.estimating import estimated
 from penstock.cql.analysis.families import Family, families_of
 from penstock.cql.analysis.windowing import Mode, check_mode, default_mode, streams_read, tuple_by_tuple
@@ -187,11 +188,11 @@ def answers_of(meant: Continuous, wanted: Mode | None) -> Mode:
     return mode
 
 
-def check_estimates(meant: Continuous, mode: Mode, shedder: str | None) -> None:
+def check_estimates(meant: Continuous, mode: Mode, shed: ShedSettings) -> None:
     """Refuses estimates that cannot be made.
 
     Raises:
-        CqlError: The query, its answers or its class's shedder do not allow them.
+        CqlError: The query, its answers or what its class sheds do not allow them.
     """
     if meant.family is not None or mode != "windows":
         raise CqlError(
@@ -199,10 +200,10 @@ def check_estimates(meant: Continuous, mode: Mode, shedder: str | None) -> None:
             "a family" if meant.family is not None else f"answers: {mode}",
             "leave them out, or make it a query of its own with [RANGE n SLIDE m]",
         )
-    if shedder is not None and shedder in WITHOUT_CHANCES:
+    if shed.shedder is not None and shed.shedder in WITHOUT_CHANCES:
         raise CqlError(
-            "an estimate needs a shedder that keeps rows with a known probability",
-            f"{shedder}: {WITHOUT_CHANCES[shedder]}",
-            "leave `shedder` out, choose random or cohort, or read the result's sic",
+            "an estimate needs a class that keeps rows with a known probability",
+            f"shed by {shed.by}: {WITHOUT_CHANCES[shed.shedder]}",
+            "write shed: sample, row, segment, key or random, or read the result's sic",
         )
     estimated(meant.query)

@@ -219,7 +219,7 @@ class PipelineConfig(FlowConfig):
             ((n, q.checkpoint.rstrip("/")) for n, q in queries if q.checkpoint is not None),
             "have a checkpoint of its own",
         )
-        self._check_shedders()
+        self._check_shed()
         for name in self.classes:
             if not any(query.cls == name for query in self.queries.values()):
                 raise refused(
@@ -257,7 +257,7 @@ class PipelineConfig(FlowConfig):
                 meant = self.continuous(name)
                 mode = answers_of(meant, query.answers)
                 if query.estimates:
-                    check_estimates(meant, mode, self.classes[query.cls].shedder)
+                    check_estimates(meant, mode, self.classes[query.cls].shed)
             except CqlError as error:
                 where = error.where if query.boxes is None else place_in_boxes(error)
                 rule = f"{where} {error.rule}".strip()
@@ -286,7 +286,7 @@ class PipelineConfig(FlowConfig):
             for stream in self.governed_streams_of(name):
                 if self.streams[stream].key is None:
                     raise refused(
-                        f"is required, because query {name} of class {query.cls} is sampled by key",
+                        f"is required, because query {name} of class {query.cls} is shed by key",
                         "nothing",
                         "name a column of the stream",
                         "streams",
@@ -313,14 +313,14 @@ class PipelineConfig(FlowConfig):
                 *("queries", name, query.kind),
             )
 
-    def _check_shedders(self) -> None:
-        """What a class's shedder looks into must be there, as far as columns are declared here."""
+    def _check_shed(self) -> None:
+        """The columns that a class sheds by must be there, as far as columns are declared here."""
         for name, query in self.queries.items():
             settings = self.classes[query.cls].shedder_config()
             for stream in self.governed_streams_of(name):
                 schema, time = self.streams[stream].arrow_schema(), self.streams[stream].event_time
                 if schema is not None:
-                    with placing("classes", query.cls, "shedder_settings"):
+                    with placing("classes", query.cls, "shed"):
                         check_columns(settings, schema, stream, time)
         for cls in self.classes:
             times = self._times_of(cls)
@@ -329,12 +329,12 @@ class PipelineConfig(FlowConfig):
                     "must name a column: the streams of its queries declare different event times",
                     ", ".join(sorted(str(time) for time in times)),
                     "column: at, or a class for each",
-                    *("classes", cls, "shedder_settings"),
+                    *("classes", cls, "shed"),
                 )
 
     def _wants_time(self, cls: str) -> bool:
-        settings = self.classes[cls].shedder_config()
-        return isinstance(settings, WindowSettings) and settings.column is None
+        shed = self.classes[cls].shed
+        return isinstance(shed, WindowSettings) and shed.column is None
 
     def _times_of(self, cls: str) -> set[str | None]:
         """Event times of the streams that a class's queries read."""
@@ -392,7 +392,7 @@ class PipelineConfig(FlowConfig):
         classes = dict(self.classes)
         for name in filter(self._wants_time, self.classes):  # logs do not know what a pipeline declares
             column = next(iter(self._times_of(name)))
-            settings = {**classes[name].shedder_settings, **({} if column is None else {"column": column})}
-            classes[name] = classes[name].model_copy(update={"shedder_settings": settings})
+            shed = classes[name].shed.model_copy(update={"column": column})
+            classes[name] = classes[name].model_copy(update={"shed": shed})
         values = {name: getattr(self, name) for name in FlowConfig.model_fields}
         return FlowConfig.model_validate({**values, "classes": classes})

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.config.flow import FlowConfig, load_flow_config
+from penstock.config.old_shedding import both_changes
 from penstock.control.state.sharing import RUNNING
 from penstock.host.client import ControlClient, ControlSilentError
 from penstock.spark.driver.agent import Agent, ControlProcess, sources_of, tokens_of
@@ -267,7 +268,7 @@ class Flow:
         self._check_class(cls)
         self.request({"op": "change", "cls": cls, "changes": changes})
         before = self._said.pop(cls, {"changes": {}})["changes"]
-        self._said[cls] = {"op": "change", "cls": cls, "changes": {**before, **changes}}
+        self._said[cls] = {"op": "change", "cls": cls, "changes": both_changes(before, changes)}
 
     def remove_class(self, cls: str) -> None:
         """Takes out a class whose queries have stopped; the others share its part of the time.
