@@ -28,7 +28,7 @@ from penstock.spark.cql.relation import changes_of
 from penstock.spark.cql.rows import rows_of
 from penstock.spark.cql.windows import family_windows_of, windows_of
 from penstock.spark.driver.flow import Flow
-from penstock.spark.error_text import one_line, told
+from penstock.spark.error_text import errors_in_one_line, one_line
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -167,7 +167,7 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
     query, live = config.queries[name], None
     checkpoint = config.checkpoint_of(name, run)
-    with told(f"queries.{name}.{query.kind} gives a result"):
+    with errors_in_one_line(f"queries.{name}.{query.kind} gives a result"):
         if query.is_continuous:
             result, live = _continuous(flow, config, name, checkpoint)
         else:
@@ -279,7 +279,7 @@ def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, Da
         else:
             df = readers.read_stream(stream, query.metadata, starting)
         if spec.event_time is not None:
-            with told(f"streams.{stream}.event_time is a timestamp column"):
+            with errors_in_one_line(f"streams.{stream}.event_time is a timestamp column"):
                 df = df.withWatermark(spec.event_time, f"{round(spec.lateness_s * 1000)} milliseconds")
         streams[stream] = df
     return streams
@@ -290,7 +290,8 @@ def start_query(spark: SparkSession, config: PipelineConfig, built: Built) -> St
     query = config.queries[built.name]
     writer = counted(built.result).writeStream.outputMode(query.mode).queryName(built.name)
     writer = writer.option("checkpointLocation", built.checkpoint)
-    with told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
+    rule = f"queries.{built.name} can be started"
+    with errors_in_one_line(rule), _shuffled(spark, query.shuffle_partitions):
         return _to_sink(writer, config, built).start()
 
 
