@@ -61,7 +61,7 @@ def warm_up(
         done = batches([dict(report) for report in query.recentProgress[-4:]], log)
     finally:
         stop_quietly(query)
-    return sum(batch.rows for batch in done) / sum(batch.took_s for batch in done)
+    return sum(batch.rows for batch in done) / sum(batch.duration_s for batch in done)
 
 
 def _failed(error: Exception) -> PenstockError:
@@ -117,7 +117,7 @@ def _capacity(done: list[Batch]) -> Capacity:
     ends = np.array([batch.ended_s for batch in done])
     rows = sum(batch.rows for batch in done[1:])
     wall_s = float(ends[-1] - ends[0])
-    busy_s = sum(batch.took_s for batch in done[1:])
+    busy_s = sum(batch.duration_s for batch in done[1:])
     return Capacity(rows / wall_s, done[-1].rows, float(np.median(np.diff(ends))), min(1.0, busy_s / wall_s))
 
 

@@ -42,7 +42,7 @@ class Batch:
     offset: Offset
 
     @property
-    def took_s(self) -> float:
+    def duration_s(self) -> float:
         return self.ended_s - self.began_s
 
 

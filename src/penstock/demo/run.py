@@ -132,7 +132,7 @@ class DemoResult:
 
 def _inside(batch: Batch, from_s: float, until_s: float) -> float:
     """The fraction of a batch's time that lies in a time span."""
-    return max(0.0, min(batch.ended_s, until_s) - max(batch.began_s, from_s)) / batch.took_s
+    return max(0.0, min(batch.ended_s, until_s) - max(batch.began_s, from_s)) / batch.duration_s
 
 
 def rows() -> list[pa.RecordBatch]:

@@ -37,7 +37,7 @@ def sic(windows: float = 1.0) -> Column:
     of `estimate` is never above 1.
 
     Args:
-        windows: In how many windows a row is.
+        windows: Number of windows that a row is in.
     """
     if not 1.0 <= windows < float("inf"):
         raise InvalidInputError("a row is in one window or more", windows, "give range / slide")

@@ -40,7 +40,7 @@ def check_schema(schema: pa.Schema, key: str | None) -> None:
         raise InvalidInputError("a column's name is used once", schema.names, "rename one")
     for name in schema.names:
         if name.lower() in RESERVED_COLUMNS:  # Spark ignores the case of column names
-            raise InvalidInputError("a column has no name of a metadata column", repr(name), "rename it")
+            raise InvalidInputError("no column has the name of a metadata column", repr(name), "rename it")
     check_can_be_stored(schema)
     if key is not None and key not in schema.names:
         raise InvalidInputError("the key is a column of the stream", repr(key), f"one of {schema.names}")

@@ -46,7 +46,7 @@ class AppendKey:
 
     Attributes:
         writer: Name of the writer, at most 40 bytes.
-        batch: Its batch number; numbers of one writer rise.
+        batch: Number of the batch; numbers of one writer rise.
     """
 
     writer: str

@@ -127,7 +127,7 @@ class BatchTiming:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """What a class's load manager may know at `now_s` about the period that just ended.
+    """Everything that a class's load manager may know at `now_s` about the period that just ended.
 
     Load is CPU time: a load of 0.8 asks for 0.8 CPU seconds a second. `headroom` is the part of
     the CPU that query processing really gets; it is not observed, managers estimate it.
@@ -184,7 +184,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What happens to the waiting rows up to a cut in arrival time; later rows go on waiting undecided.
+    """A decision about the waiting rows up to a cut in arrival time; later rows go on waiting.
 
     Rows that arrived before `shed_before_s` are shed as late; of the rest, up to `cut_s`, a
     uniform sample of `keep_fraction` is admitted.

@@ -169,7 +169,7 @@ class QueryConfig(Part):
 
 
 class PipelineConfig(FlowConfig):
-    """What `penstock run` runs: a flow, its streams and its queries."""
+    """The pipeline that `penstock run` runs: a flow, its streams and its queries."""
 
     streams: dict[SqlName, StreamConfig] = Field(
         min_length=1, description="{readings: {schema: {...}, source: {...}}}"

@@ -31,7 +31,7 @@ _SUFFIXES: dict[str, FileFormat] = {
 
 
 class ConstantRate(Part):
-    """The same rate always."""
+    """A constant rate."""
 
     kind: Literal["constant"] = "constant"
     rate_per_s: float = Field(gt=0, description="rows a second, e.g. 1000")

@@ -47,7 +47,7 @@ _WITH_NULL = {
 }
 
 
-def carried(column: Column) -> tuple[str, str]:
+def carried_form(column: Column) -> tuple[str, str]:
     """Spark SQL of the form in which a column travels, with {} for the column, and the type of that form."""
     if column.type not in _AS_NUMBER:
         return "{}", column.type

@@ -24,7 +24,7 @@ from penstock.spark.cql.carry import (
     BUCKET,
     LEAF,
     answer_schema,
-    carried,
+    carried_form,
     null_bits,
     null_names,
     packed,
@@ -152,7 +152,7 @@ def _to_carry(
     mine = {column.name for column in leaf.columns}
     made = []
     for column in every:
-        text, kind = carried(column)
+        text, kind = carried_form(column)
         text = text.format(f"`{column.name}`" if column.name in mine else f"CAST(NULL AS {column.type})")
         made.append(F.expr(f"CAST({text} AS {kind})").alias(column.name))
     bits = null_bits([f"`{column.name}`" for column in leaf.columns])

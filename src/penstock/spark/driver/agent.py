@@ -23,8 +23,8 @@ from penstock.control.decide.observing import ClassPlant
 from penstock.control.state.classes import govern
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.record.rundir import check_new
-from penstock.spark.driver.dropped import Dropped, ProgressListener
 from penstock.spark.driver.stages import StageListener
+from penstock.spark.driver.watermark_losses import Dropped, ProgressListener
 from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
 from penstock.vocabulary.errors import PenstockError, UnmetError
 

@@ -52,7 +52,7 @@ def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
     """The schema that Spark sees: the user's columns, then the metadata columns asked for."""
     for name in user_schema.names:
         if name.lower() in RESERVED_COLUMNS:
-            raise InvalidInputError("a column has no name of a metadata column", repr(name), "rename it")
+            raise InvalidInputError("no column has the name of a metadata column", repr(name), "rename it")
     fields = from_arrow_schema(user_schema).fields
     return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])
 

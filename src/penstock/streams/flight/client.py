@@ -31,7 +31,7 @@ class FlightLog:
     """One stream of a `FlightServer`.
 
     Args:
-        address: As the server prints it: `grpc://host:port`.
+        address: The address that the server prints: `grpc://host:port`.
         stream: The stream's name.
         token: The server's token, if the server was given one. A token that the server minted is found.
         timeout_s: Longest time that a call may take.
