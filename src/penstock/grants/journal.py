@@ -35,7 +35,7 @@ from penstock.vocabulary.errors import InvalidInputError
 
 TAIL_BYTES = 1 << 16
 CUT_BYTES = 1 << 22
-"""Each time a journal has grown by this much, its owner tries to cut it: 13,000 grants of one partition."""
+"""Each time a journal has grown by this, its owner tries to cut it: about 13,000 grants of one partition."""
 WAIT_S, LOOK_S = 20.0, 0.05
 """How long a planner waits for the previous planner to end, and how often it looks. A planner that outlives
 its driver ends within about a second; on a busy machine that takes longer."""

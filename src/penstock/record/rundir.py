@@ -213,7 +213,7 @@ class RunDirectory:
             self._batches.close()
 
     def abandon(self) -> None:
-        """Ends the files without their last records: `read_run` will find the run cut off."""
+        """Closes the files as they are, without buffered observations: `read_run` finds the run cut off."""
         self._closed = True
         for file in (self._decisions, self._observations):
             with suppress(OSError):

@@ -113,7 +113,8 @@ def await_question(
 def has_asked(query: StreamingQuery) -> Condition:
     """The condition that a query has asked for rows at least once.
 
-    The control plane knows it of a governed query. Of other queries, Spark's status says it.
+    For a governed query, its control plane knows that. If the control plane is silent, and for other queries,
+    Spark's own state must do.
     """
     execution = query._jsq.streamingQuery()
     governed = {source.token: source.address for source in sources_of(query) if source.governed}
@@ -146,7 +147,7 @@ def not_ready(status: Status, wanted: Mapping[str, int], new: Collection[str]) -
 
 
 def _joined(address: str, token: str) -> bool:
-    """Whether a control plane knows a reader, that is, whether the reader has asked; yes if it is silent."""
+    """Whether a control plane knows a reader, which has then asked; True if the control plane is silent."""
     client = ControlClient(address)
     try:
         return token in client.request({"op": "joined"})["joined"]

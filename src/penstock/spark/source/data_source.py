@@ -321,7 +321,7 @@ class _Planner:
         """The offset after the next grant; `None` if there is no grant now."""
         self._check_stream(start)
         self._shown = start
-        self._journal_of(start)  # before anything else: another query may own the reader
+        self._journal_of(start)  # before the control plane hears of the reader: another query may own it
         self.progress(start)
         if self._until is not None:
             return self._next_available_now(start)
@@ -353,7 +353,7 @@ class _Planner:
         return self._propose(start, Grant(start.end, {}, KEEP_ALL))
 
     def _take_all(self, start: Offset) -> Grant | None:
-        """The grant that an ungoverned source takes: all that wait, or its row limit."""
+        """The grant that an ungoverned source takes: all waiting rows, or its row limit."""
         ends = self._ends() if self._until is None else self._until
         rows = self.options.max_rows or None
         if self.options.total_rows:
