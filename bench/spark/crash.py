@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from penstock.bench import BenchRun, bench
 from penstock.grants.journal import Journal, read_journal
 from penstock.grants.offset import Offset
-from penstock.grants.selection import read_range, select, share_out
+from penstock.grants.selection import read_range, select, split_among_tasks
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.opening import load_stream
 from penstock.streams.paced.schedule import schedule_constant
@@ -162,7 +162,7 @@ def planned_rows(log: EmbeddedLog | PacedLog, offsets: list[Offset]) -> pa.Table
     """What the recorded plans admit, computed offline: position, k and v."""
     found = [ROWS.empty_table()]
     for offset in offsets:
-        for share in share_out(select(log, offset), 0, 1, 1):
+        for share in split_among_tasks(select(log, offset), 0, 1, 1):
             for stretch in share:
                 for piece in read_range(log, offset.plan, stretch):
                     columns = [pa.array(piece.positions), piece.rows.column("k"), piece.rows.column("v")]

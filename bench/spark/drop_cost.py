@@ -12,7 +12,7 @@ from penstock.bench import BenchRun, bench
 from penstock.calibration.capacity import Start
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, KeyPlan, SamplePlan, ShedPlan
-from penstock.grants.selection import select, share_out
+from penstock.grants.selection import select, split_among_tasks
 from penstock.spark.source.data_source import ReadTask, read_task
 from penstock.streams.opening import open_stream
 from penstock.streams.paced.schedule import schedule_constant
@@ -71,7 +71,7 @@ def _drop_s(stream: Path, plan: ShedPlan, rows: int = 4_000_000) -> float:
     log = open_stream(stream)
     began = time.perf_counter()
     offset = Offset("bench", {0: 0}, {0: rows}, 1, {}, plan, Books())
-    shares = share_out(select(log, offset), 0, 2, 20_000)
+    shares = split_among_tasks(select(log, offset), 0, 2, 20_000)
     for share in shares:
         for _ in read_task(ReadTask(str(stream), plan, share, (), 1.0, 1.0)):
             pass

@@ -84,7 +84,7 @@ class _Side:
             for query in started:
                 stop_quietly(query)
         # a batch that spans the border counts by the part of it inside
-        inside = [max(0.0, min(b.ended_s, until_s) - max(b.began_s, from_s)) / b.took_s for b in done]
+        inside = [max(0.0, min(b.ended_s, until_s) - max(b.began_s, from_s)) / b.duration_s for b in done]
         rows = sum(part * b.rows for part, b in zip(inside, done, strict=True))
         sizes = [b.rows for part, b in zip(inside, done, strict=True) if part > 0]
         return rows / (until_s - from_s), round(median(sizes))

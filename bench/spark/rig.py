@@ -108,7 +108,7 @@ class Cell:
         return delays(self.batches, self.from_s, self.until_s)
 
     def took_s(self) -> list[float]:
-        return [b.took_s for b in self.batches if self.from_s <= b.ended_s < self.until_s]
+        return [b.duration_s for b in self.batches if self.from_s <= b.ended_s < self.until_s]
 
 
 class Rig:

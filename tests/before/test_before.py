@@ -16,7 +16,7 @@ import pytest
 from penstock.cli import main
 from penstock.grants.journal import read_journal
 from penstock.grants.offset import Offset
-from penstock.grants.selection import grant_books, read_range, select, share_out
+from penstock.grants.selection import grant_books, read_range, select, split_among_tasks
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.opening import open_stream
 from penstock.vocabulary.status import Status
@@ -39,7 +39,7 @@ def test_an_offset_keeps_the_rows_that_it_kept(log: EmbeddedLog, made: dict[str,
     assert grant_books(log, offset, selections) == offset.books
     pieces = (
         piece
-        for share in share_out(selections, 0, 1, 1)
+        for share in split_among_tasks(selections, 0, 1, 1)
         for stretch in share
         for piece in read_range(log, offset.plan, stretch)
     )

@@ -160,10 +160,10 @@ def test_serving_what_cannot_be_served_is_one_line_and_exit_code_2(
     empty, missing, host, fsync, both, open_host = capsys.readouterr().err.splitlines()
     assert "a token file holds a token" in empty
     assert "No such file" in missing
-    assert "a log that other machines reach has a token" in host
+    assert "a log that other machines can reach has a token" in host
     assert "did you mean 'never'" in fsync
     assert "a log is served with a token or without; got: both" in both
-    assert "a log that other machines reach has a token" in open_host
+    assert "a log that other machines can reach has a token" in open_host
 
 
 @pytest.mark.parametrize(

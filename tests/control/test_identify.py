@@ -131,7 +131,7 @@ def test_no_observations_and_no_measured_cost_are_said() -> None:
         identify([])
     network = networks.qn_flat()
     blind = [replace(o, cost_per_row_s=None) for o in run(network, overload(network, 0.97), 0.97)]
-    with pytest.raises(InvalidInputError, match="from its measured cost per row; got: none measured"):
+    with pytest.raises(InvalidInputError, match="from its measured cost per row; got: no measured cost"):
         identify(blind)
 
 

@@ -103,15 +103,15 @@ grants = st.tuples(st.integers(0, 50), st.floats(0.0, 1.0), st.booleans())
 def test_rows_that_are_admitted_stand_for_all_that_were_offered_up_to_them(
     each: list[tuple[int, float, bool]],
 ) -> None:
-    offset, set_aside, stood_for, last = Offset.initial("r", {0: 7}), False, 0, 7
+    offset, set_aside, represented, last = Offset.initial("r", {0: 7}), False, 0, 7
     for rows, part, fails in each:
         admitted, start = round(rows * part), offset
         offset = start.advanced({0: start.end[0] + rows}, {}, KEEP_ALL, Books(admitted, rows - admitted))
         offset = offset.follows(start, set_aside, admitted)
         set_aside = fails and admitted > 0
         if admitted and not set_aside:
-            stood_for, last = stood_for + offset.stood_for, offset.end[0]
-    assert stood_for == last - 7
+            represented, last = represented + offset.represented_rows, offset.end[0]
+    assert represented == last - 7
 
 
 def test_a_grant_that_admits_nothing_leaves_its_rows_to_the_next_also_over_ticks() -> None:
@@ -120,11 +120,11 @@ def test_a_grant_that_admits_nothing_leaves_its_rows_to_the_next_also_over_ticks
     empty = first.advanced({0: 180}, {}, nothing, Books(0, 80)).follows(first, False, 0)
     tick = empty.advanced({0: 180}, {}, KEEP_ALL, Books()).follows(empty, False, 0)
     third = tick.advanced({0: 200}, {}, KEEP_ALL, Books(20)).follows(tick, False, 20)
-    assert third.stood_for == 100
+    assert third.represented_rows == 100
     after = third.advanced({0: 210}, {}, KEEP_ALL, Books(10)).follows(third, False, 10)
-    assert after.stood_for == 10
+    assert after.represented_rows == 10
     again = third.advanced({0: 210}, {}, KEEP_ALL, Books(10)).follows(third, True, 10)
-    assert again.stood_for == 110, "what failed too often was not processed either"
+    assert again.represented_rows == 110, "what failed too often was not processed either"
 
 
 OLD = {

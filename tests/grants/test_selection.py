@@ -24,7 +24,7 @@ from penstock.grants.selection import (
     read_range,
     rows_between,
     select,
-    share_out,
+    split_among_tasks,
 )
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -120,7 +120,7 @@ def test_every_kept_row_is_read_once_and_the_counts_said_so_beforehand(
     selections = select(log, offset)
     books = grant_books(log, offset, selections)
     before = offset.books.admitted - books.admitted
-    shares = share_out(selections, before, tasks, least_rows)
+    shares = split_among_tasks(selections, before, tasks, least_rows)
     pieces = read_all(log, offset, shares)
 
     assert sum(piece.rows.num_rows for _, piece in pieces) == books.admitted
@@ -238,9 +238,9 @@ def test_the_weights_of_a_grant_add_up_to_its_rows_up_to_the_coins_of_rows(log: 
 
 def test_nothing_kept_makes_no_task(log: EmbeddedLog) -> None:
     empty = Offset("r", {0: 5, 1: log.end(1)}, {0: 5, 1: log.end(1)})
-    assert share_out(select(log, empty), 0, 4, 1) == []
+    assert split_among_tasks(select(log, empty), 0, 4, 1) == []
     shed = Offset("r", {0: 0}, {0: log.end(0)}, plan=plan_for(0.0, "row", 1))
-    assert share_out(select(log, shed), 0, 4, 1) == []
+    assert split_among_tasks(select(log, shed), 0, 4, 1) == []
     assert grant_books(log, shed, select(log, shed)) == Books(sampled=log.end(0))
 
 
@@ -248,9 +248,9 @@ def test_tasks_get_about_even_shares_and_small_grants_get_one(log: EmbeddedLog) 
     offset = Offset("r", dict.fromkeys(range(PARTITIONS), 0), {p: log.end(p) for p in range(PARTITIONS)})
     selections = select(log, offset)
     total = sum(int(s.kept.sum()) for s in selections)
-    shares = share_out(selections, 0, 4, 1)
+    shares = split_among_tasks(selections, 0, 4, 1)
     sizes = [sum(r.end - r.first for r in share) for share in shares]
     assert len(sizes) == 4
     assert sum(sizes) == total
     assert max(sizes) - min(sizes) <= 2 * 40, "borders lie between segments of at most 40 rows"
-    assert len(share_out(selections, 0, 4, least_rows=total)) == 1
+    assert len(split_among_tasks(selections, 0, 4, least_rows=total)) == 1

@@ -26,7 +26,7 @@ from penstock.grants.plans.values import (
     window_numbers,
 )
 from penstock.grants.sampling_units import drawn_by
-from penstock.grants.selection import Range, evened, grant_books, read_range, select, share_out
+from penstock.grants.selection import Range, evened, grant_books, read_range, select, split_among_tasks
 from penstock.lanes.lane import shed_rows
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -59,7 +59,7 @@ def offset_of(plan: ShedPlan) -> Offset:
 
 
 def kept_ids(log: EmbeddedLog, offset: Offset, tasks: int = 1) -> list[int]:
-    shares = share_out(select(log, offset), 0, tasks, 1)
+    shares = split_among_tasks(select(log, offset), 0, tasks, 1)
     return [
         position
         for share in shares

@@ -331,7 +331,7 @@ def test_a_checkpoint_put_back_behind_the_backfill_is_noticed(shedding: Shedding
     store.load(journal)
     shedding.offset = Offset.initial(READER, {0: 0})
     shedding.grant(late={0: 10})
-    with pytest.raises(InvalidInputError, match="checkpoint was put back"):
+    with pytest.raises(InvalidInputError, match="older checkpoint was restored"):
         store.load(shedding.read_journal())
 
 

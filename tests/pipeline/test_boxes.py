@@ -129,7 +129,7 @@ def operators(plan: Plan) -> list[str]:
                 "a": {"filter": "device > 1", "from": "readings"},
                 "b": {"filter": "device > 1", "from": "readings"},
             },
-            "one box is the answer, and no other reads it; got: a, b",
+            "one box is the answer, and no other box reads it; got: a, b",
         ),
         (
             {"readings": {"filter": "device > 1", "from": "hot"}},

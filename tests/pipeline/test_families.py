@@ -97,4 +97,4 @@ def test_what_cannot_be_taken_over_is_said_and_all_queries_go_on(
 
 def test_a_file_that_is_gone_is_said(watched: Watched) -> None:
     watched.file.unlink()
-    assert "a file of CQL is there" in (watched.live.look() or "")
+    assert "a file of CQL exists" in (watched.live.look() or "")

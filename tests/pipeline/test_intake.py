@@ -154,7 +154,7 @@ def test_a_file_that_is_written_anew_after_it_was_read_is_said_and_its_rows_are_
     assert folder.numbers() == [1, 2]
     assert progress.changed == 1
     assert (progress.warning or "").startswith(
-        "expected: a file stays as it is once its rows are taken; got: "
+        "expected: a file does not change once its rows are taken; got: "
     )
     assert str(folder.path()) in (progress.warning or "")
     assert progress.error is None

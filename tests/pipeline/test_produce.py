@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.waits import until
 
-from penstock.pipeline.feed.arrivals import TraceDue
+from penstock.pipeline.feed.arrivals import TraceSchedule
 from penstock.pipeline.feed.child import ProducerProcess
-from penstock.pipeline.feed.process import BEAT_S, Progress, play_due, take_files
+from penstock.pipeline.feed.process import BEAT_S, Progress, play_schedule, take_files
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.sources import FilesSource
@@ -66,25 +66,25 @@ def test_a_clock_that_went_back_makes_no_long_wait(tmp_path: Path) -> None:
             return super().wait(timeout)
 
     log = EmbeddedLog.create(tmp_path / "readings", SCHEMA, LogConfig())
-    stop, due = GoesBack(1000.0, 1002.0), TraceDue([0.1, 0.2, 0.7], 1.0, 1.0, 1.0, loop=True)
+    stop, due = GoesBack(1000.0, 1002.0), TraceSchedule([0.1, 0.2, 0.7], 1.0, 1.0, 1.0, loop=True)
 
     def make_rows(first: int, count: int) -> pa.RecordBatch:
         return pa.record_batch([np.arange(first, first + count), [None] * count], schema=SCHEMA)
 
-    play_due(log, due, make_rows, "at", 1000.0, stop, Progress(), clock=lambda: stop.now_s)
+    play_schedule(log, due, make_rows, "at", 1000.0, stop, Progress(), clock=lambda: stop.now_s)
     assert len(stop.waits_s) > 20
     assert max(stop.waits_s) <= BEAT_S
 
 
 def test_rows_are_stamped_with_the_moment_they_were_due(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "readings", SCHEMA, LogConfig(partitions=2))
-    due = TraceDue([0.1, 0.2, 0.7], 1.0, 1.0, 1.0, loop=False)
+    due = TraceSchedule([0.1, 0.2, 0.7], 1.0, 1.0, 1.0, loop=False)
     stop, progress = StoppingAt(1000.0, 1010.0), Progress()
 
     def make_rows(first: int, count: int) -> pa.RecordBatch:
         return pa.record_batch([np.arange(first, first + count), [None] * count], schema=SCHEMA)
 
-    play_due(log, due, make_rows, "at", 1000.0, stop, progress, clock=lambda: stop.now_s)
+    play_schedule(log, due, make_rows, "at", 1000.0, stop, progress, clock=lambda: stop.now_s)
     rows = sorted(rows_of(log), key=lambda row: row["device"])
     assert [row["device"] for row in rows] == [0, 1, 2]
     assert [row["_arrival"] for row in rows] == [1000_100_000, 1000_200_000, 1000_700_000]
@@ -97,9 +97,9 @@ def test_rows_that_continue_a_stream_are_numbered_on(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "readings", pa.schema([("n", pa.int64())]))
     for _ in range(2):
         stop = StoppingAt(0.0, 10.0)
-        due = TraceDue([0.0, 0.1], 1.0, 1.0, 1.0, loop=False)
+        due = TraceSchedule([0.0, 0.1], 1.0, 1.0, 1.0, loop=False)
         make_rows = lambda first, count: pa.record_batch({"n": np.arange(first, first + count)})  # noqa: E731
-        play_due(log, due, make_rows, None, 0.0, stop, Progress(), clock=lambda s=stop: s.now_s)  # type: ignore[misc]
+        play_schedule(log, due, make_rows, None, 0.0, stop, Progress(), clock=lambda s=stop: s.now_s)  # type: ignore[misc]
     assert [row["n"] for row in rows_of(log)] == [0, 1, 2, 3]
 
 

@@ -446,7 +446,7 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
         ({"cql": "SELECT 1; SELECT 2"}, "queries.find.cql .*"),
         (
             {"cql": "SELECT device FROM readings [NOW]; SELECT device FROM readings [NOW]"},
-            "queries.find.cql of several queries each has a name, .*; got: 2 without; hint: REGISTER QUERY",
+            "queries.find.cql of several queries each has a name, .*; got: 2 without a name",
         ),
         (
             {"cql": "SELECT device FROM readings [ROWS 2]", "answers": "windows"},
@@ -483,7 +483,7 @@ def test_two_queries_of_one_name_in_a_file_are_refused(tmp_path: Path) -> None:
             {"cql": FAMILY.replace("max(celsius)", "max(celsius) AS query")},
             "beside the columns .*; got: 'query'",
         ),
-        ({"cql_file": "nowhere.cql"}, "queries.find.cql_file a file of CQL is there.*nowhere.cql"),
+        ({"cql_file": "nowhere.cql"}, "queries.find.cql_file a file of CQL exists.*nowhere.cql"),
         ({"cql": "SELECT device FROM readings", "answers": "all"}, "queries.find.answers must be .*"),
         (
             {"cql": "SELECT device FROM readings", "mode": "update"},

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.pipeline.run.settle import settle_views
+from penstock.pipeline.run.materialise import materialise_views
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.views import Seen, decide, readers_of
@@ -89,7 +89,7 @@ def test_those_who_read_a_view_are_found_also_through_another(tmp_path: Path) ->
 
 
 def test_a_view_that_is_computed_once_is_a_stream_of_the_highest_class_that_reads_it(tmp_path: Path) -> None:
-    config, said = settle_views(pipeline(tmp_path, computed="once"), tmp_path / "run")
+    config, said = materialise_views(pipeline(tmp_path, computed="once"), tmp_path / "run")
     assert said == ["view warm is computed once: as it says"]
     assert not config.views
     stream, writer = config.streams["warm"], config.queries["warm"]
@@ -114,7 +114,7 @@ def test_it_is_computed_once_where_many_rows_come_and_few_pass(
 def test_what_the_log_has_of_its_stream_decides(tmp_path: Path) -> None:
     config = pipeline(tmp_path)
     log_with(config, passing=5, of=1000)
-    settled, said = settle_views(config, tmp_path / "run")
+    settled, said = materialise_views(config, tmp_path / "run")
     assert "warm" not in settled.streams
     assert said == [
         "view warm is computed in each query: 0 % of 1,000 rows/s pass, 2 queries read them: "
@@ -123,14 +123,14 @@ def test_what_the_log_has_of_its_stream_decides(tmp_path: Path) -> None:
 
 
 def test_without_rows_or_readers_it_is_computed_in_each_query(tmp_path: Path) -> None:
-    config, said = settle_views(pipeline(tmp_path), tmp_path / "run")
+    config, said = materialise_views(pipeline(tmp_path), tmp_path / "run")
     assert (config.streams.keys(), said) == (
         {"readings"},
         ["view warm is computed in each query: nothing is known yet of the rows that pass"],
     )
     raw = copy.deepcopy(RAW)
     raw["queries"] = {"b": {"class": "gold", "sql": "SELECT k FROM readings"}, "c": raw["queries"]["c"]}
-    _, said = settle_views(load_pipeline({**raw, "log": str(tmp_path)}), tmp_path / "run")
+    _, said = materialise_views(load_pipeline({**raw, "log": str(tmp_path)}), tmp_path / "run")
     assert said == ["view warm is computed in each query: no query reads it"]
 
 
@@ -138,7 +138,7 @@ def test_without_rows_or_readers_it_is_computed_in_each_query(tmp_path: Path) ->
 def test_what_was_settled_stays_with_the_checkpoints(tmp_path: Path, begun: str, once: bool) -> None:
     config = pipeline(tmp_path)
     begin(config, begun)
-    settled, said = settle_views(config, tmp_path / "run")
+    settled, said = materialise_views(config, tmp_path / "run")
     assert ("warm" in settled.streams) is once
     assert "as when its readers' checkpoints were made" in said[0]
 
@@ -146,11 +146,11 @@ def test_what_was_settled_stays_with_the_checkpoints(tmp_path: Path, begun: str,
 def test_a_stream_of_another_run_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = pipeline(tmp_path)
     EmbeddedLog.create(config.log / "warm", pa.schema([("k", pa.int64())])).close()
-    monkeypatch.setattr("penstock.pipeline.run.settle._look", lambda *_: Seen(0.0, 1e6))
-    _, said = settle_views(config, tmp_path / "run")
+    monkeypatch.setattr("penstock.pipeline.run.materialise._look", lambda *_: Seen(0.0, 1e6))
+    _, said = materialise_views(config, tmp_path / "run")
     assert said[0].endswith("in each query: the log has a stream warm that another run has written")
     with pytest.raises(InvalidInputError, match=r"views\.warm is computed once into a new stream"):
-        settle_views(pipeline(tmp_path, computed="once"), tmp_path / "run")
+        materialise_views(pipeline(tmp_path, computed="once"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

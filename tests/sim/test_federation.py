@@ -196,14 +196,17 @@ def test_placements_put_fragments_of_a_query_on_different_nodes_and_follow_their
         (lambda: QuerySpec(COV, cost=0), "cost of cov must be a positive number"),
         (
             lambda: Layout.of([QuerySpec(COV, 2)], np.array([0]), 2),
-            "one of the nodes; got: 1 for 2 fragments",
+            "one of the nodes; got: 1 nodes for 2 fragments",
         ),
-        (lambda: Layout.of([QuerySpec(COV, 2)], np.array([1, 1]), 2), "on different nodes; got: two on one"),
+        (
+            lambda: Layout.of([QuerySpec(COV, 2)], np.array([1, 1]), 2),
+            "on different nodes; got: two fragments on one node",
+        ),
         (
             lambda: placement.uniform([3], 2, 0),
             "no more fragments than there are nodes; got: 3 fragments on 2",
         ),
-        (lambda: placement.zipf_clusters([1], 2, 0, 3), "one node at the least; got: 3 of 2 nodes"),
+        (lambda: placement.zipf_clusters([1], 2, 0, 3), "at least one node; got: 3 clusters of 2 nodes"),
         (
             lambda: placement.zipf_clusters([1], 2, 0, 2, 0.0),
             "ratio of neighbouring clusters must be a positive",

@@ -24,7 +24,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.host.server import ControlServer
 from penstock.spark.source.data_source import SourceOptions
-from penstock.spark.source.link import FIRST_ROWS, Asking
+from penstock.spark.source.link import FIRST_ROWS, ControlLink
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -108,22 +108,22 @@ def advanced(offset: Offset, given: Grant) -> Offset:
     return offset.advanced(given.end, given.late, given.plan, Books(taken(given, offset)), given.ungoverned)
 
 
-def waiting_asking(folder: Path, **others: float) -> tuple[Asking, ManualClock]:
+def waiting_link(folder: Path, **others: float) -> tuple[ControlLink, ManualClock]:
     """A source whose waits only move a clock."""
     clock = ManualClock(1000.0)
 
     def pause(seconds: float) -> None:
         clock.advance(seconds)
 
-    return Asking(options(folder, **others), clock, pause), clock  # type: ignore[arg-type]
+    return ControlLink(options(folder, **others), clock, pause), clock  # type: ignore[arg-type]
 
 
 def test_with_nobody_there_it_waits_five_seconds_and_then_goes_on_by_itself_in_small_steps(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asking, clock = waiting_asking(folder)
+    link, clock = waiting_link(folder)
     offset, began_s = start(), clock()
-    while (given := asking.ask(offset, ENDS)) is None:
+    while (given := link.ask(offset, ENDS)) is None:
         assert clock() - began_s < 6.0
     assert clock() - began_s >= 5.0
     for _ in range(20):
@@ -133,8 +133,8 @@ def test_with_nobody_there_it_waits_five_seconds_and_then_goes_on_by_itself_in_s
         assert FIRST_ROWS <= taken(given, offset) <= FIRST_ROWS + 1, "never everything at once"
         offset = advanced(offset, given)
         assert offset.ungoverned
-        asking.planned(offset, FIRST_ROWS)
-        given = asking.ask(offset, ENDS)
+        link.planned(offset, FIRST_ROWS)
+        given = link.ask(offset, ENDS)
     assert offset.end == {0: 10_000, 1: 10_000}, "both partitions advance"
     said = [record for record in caplog.records if "goes on ungoverned" in record.getMessage()]
     assert len(said) == 1, "said once, not for every batch"
@@ -144,28 +144,28 @@ def test_with_nobody_there_it_waits_five_seconds_and_then_goes_on_by_itself_in_s
 def test_by_itself_it_goes_on_with_as_many_sources_as_its_last_grant_had(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asking, _ = waiting_asking(folder)
+    link, _ = waiting_link(folder)
     grant = {"end": {"0": 10, "1": 5}, "late": {}, "plan": KEEP_ALL.to_json(), "sources": 3}
     with monkeypatch.context() as answered:
-        answered.setattr(asking._client, "request", lambda *_: grant)
-        first = asking.ask(start(), ENDS)
+        answered.setattr(link._client, "request", lambda *_: grant)
+        first = link.ask(start(), ENDS)
     assert first is not None
     assert first.sources == 3
-    while (alone := asking.ask(advanced(start(), first), ENDS)) is None:
+    while (alone := link.ask(advanced(start(), first), ENDS)) is None:
         pass
     assert alone.ungoverned
     assert alone.sources == 3, "a row's SIC does not rise because nobody answers"
 
 
 def test_by_itself_it_stops_at_the_end_and_waits_there(folder: Path) -> None:
-    asking, clock = waiting_asking(folder)
+    link, clock = waiting_link(folder)
     offset = start()
-    while (given := asking.ask(offset, {0: 10, 1: 5})) is None:
+    while (given := link.ask(offset, {0: 10, 1: 5})) is None:
         pass
     assert given.end == {0: 10, 1: 5}
     offset = advanced(offset, given)
     before = clock()
-    assert asking.ask(offset, {0: 10, 1: 5}) is None
+    assert link.ask(offset, {0: 10, 1: 5}) is None
     assert clock() > before, "without a pause Spark would ask in a hot loop"
 
 
@@ -182,17 +182,17 @@ def test_a_control_plane_that_hangs_is_left_behind_and_tried_again_each_time(
     folder: Path, backlog: int
 ) -> None:
     with hanging(folder, backlog):
-        asking = Asking(options(folder, fail_open_after_s=0.3))
+        link = ControlLink(options(folder, fail_open_after_s=0.3))
         offset, batches = start(), 0
         while batches < 3:
-            given = asking.ask(offset, ENDS)
+            given = link.ask(offset, ENDS)
             if given is not None:
                 assert given.ungoverned
                 offset = advanced(offset, given)
-                asking.planned(offset, FIRST_ROWS)
+                link.planned(offset, FIRST_ROWS)
                 batches += 1
         assert taken(Grant(offset.end, {}, KEEP_ALL), start()) <= 3 * (FIRST_ROWS + 1)
-        asking.close()
+        link.close()
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_answers_that_cannot_be_understood_are_as_good_as_none(folder: Path, ans
     with hanging(folder, 100) as listening:
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
-        asking, _ = waiting_asking(folder, fail_open_after_s=0.3)
-        while (given := asking.ask(start(), ENDS)) is None:
+        link, _ = waiting_link(folder, fail_open_after_s=0.3)
+        while (given := link.ask(start(), ENDS)) is None:
             pass
         assert given.ungoverned
-        asking.planned(advanced(start(), given), FIRST_ROWS)
-        asking.close()
+        link.planned(advanced(start(), given), FIRST_ROWS)
+        link.close()
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(30)
 
@@ -228,76 +228,76 @@ def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(
 ) -> None:
     caplog.set_level(logging.WARNING, "penstock.spark.source.link")
     served.start()
-    asking, _ = waiting_asking(served.folder)
+    link, _ = waiting_link(served.folder)
     offset = start(partitions=1)
-    while (given := asking.ask(offset, {0: 1500})) is None:
+    while (given := link.ask(offset, {0: 1500})) is None:
         pass
     assert not given.ungoverned
     assert given.end == {0: 1000}
     offset = advanced(offset, given)
-    asking.planned(offset, 1000)
+    link.planned(offset, 1000)
 
     served.end()
-    while (given := asking.ask(offset, {0: 1500})) is None:
+    while (given := link.ask(offset, {0: 1500})) is None:
         pass
     assert given.ungoverned
     offset = advanced(offset, given)
-    asking.planned(offset, 500)
+    link.planned(offset, 500)
     assert offset.end == {0: 1500}
 
     governor = served.start()
     with EmbeddedLog(stream) as log:
         log.append(pa.record_batch({"v": [1, 2, 3]}))
-    while (given := asking.ask(offset, {0: 1503})) is None:
+    while (given := link.ask(offset, {0: 1503})) is None:
         pass
     assert not given.ungoverned
     assert given.end == {0: 1503}
-    asking.planned(advanced(offset, given), 3)
+    link.planned(advanced(offset, given), 3)
     assert governor.readers["fraud-1"].counted.books.admitted == 1503
     words = [record.getMessage() for record in caplog.records]
     assert sum("goes on ungoverned" in word for word in words) == 1
     assert sum("the control plane answers again" in word for word in words) == 1
-    asking.close()
+    link.close()
 
 
 def test_a_batch_that_takes_long_is_not_silence(served: Served, stream: Path) -> None:
     """The silence begins with a question that has no answer, not with the last answer."""
     served.start()
-    asking, clock = waiting_asking(served.folder)
+    link, clock = waiting_link(served.folder)
     offset = start(partitions=1)
-    while (given := asking.ask(offset, {0: 1500})) is None:
+    while (given := link.ask(offset, {0: 1500})) is None:
         pass
     offset = advanced(offset, given)
-    asking.planned(offset, 1000)
+    link.planned(offset, 1000)
     clock.advance(3600.0)  # the batch
     served.end()
     began_s = clock()
-    while (given := asking.ask(offset, {0: 1500})) is None:
+    while (given := link.ask(offset, {0: 1500})) is None:
         pass
     assert clock() - began_s >= 5.0
-    asking.close()
+    link.close()
 
 
 def test_by_itself_it_takes_what_its_last_batch_really_admitted(folder: Path, stream: Path) -> None:
-    asking, _ = waiting_asking(folder)
+    link, _ = waiting_link(folder)
     governed = Offset("fraud-1", {0: 0, 1: 0}, {0: 90_000, 1: 90_000}, grant=1, books=Books(4000, 176_000))
-    asking.planned(governed, 4000)  # 180,000 rows were decided, most of them shed
-    while (given := asking.ask(governed, {0: 190_000, 1: 190_000})) is None:
+    link.planned(governed, 4000)  # 180,000 rows were decided, most of them shed
+    while (given := link.ask(governed, {0: 190_000, 1: 190_000})) is None:
         pass
     assert 4000 <= taken(given, governed) <= 4001
     small = Offset("fraud-1", governed.end, governed.end, grant=2, books=governed.books)
-    asking.planned(small, 3)
-    given = asking.ask(small, {0: 190_000, 1: 190_000})
+    link.planned(small, 3)
+    given = link.ask(small, {0: 190_000, 1: 190_000})
     assert given is not None
     assert taken(given, small) >= FIRST_ROWS, "three rows a batch would never catch up"
 
 
 def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, stream: Path) -> None:
     governor = served.start()
-    holder, _ = waiting_asking(served.folder)
+    holder, _ = waiting_link(served.folder)
     while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
         pass
-    replaying, _ = waiting_asking(served.folder)
+    replaying, _ = waiting_link(served.folder)
     replayed = Offset("fraud-2", {0: 0}, {0: 1500}, grant=3, books=Books(1500))
     done = threading.Event()
 
@@ -317,15 +317,15 @@ def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, 
 
 def test_a_refusal_of_the_control_plane_reaches_the_query(served: Served, stream: Path) -> None:
     served.start()
-    asking = Asking(options(served.folder, cls="golden"))
+    link = ControlLink(options(served.folder, cls="golden"))
     with pytest.raises(InvalidInputError, match="class must be one of gold; got: 'golden'"):
-        asking.ask(start(partitions=1), {0: 1500})
-    asking.close()
+        link.ask(start(partitions=1), {0: 1500})
+    link.close()
 
 
 def test_a_wrong_address_is_said_at_once() -> None:
     with pytest.raises(InvalidInputError, match="a control plane's address is unix:///path; got: 'tcp://x'"):
-        Asking(SourceOptions(stream="s", read_from="s", address="tcp://x"))
+        ControlLink(SourceOptions(stream="s", read_from="s", address="tcp://x"))
 
 
 def test_a_planner_ends_when_its_driver_is_killed() -> None:

@@ -300,7 +300,7 @@ def test_a_pipelines_query_is_backfilled_into_its_stream(
     (segment,) = low.headers(0, 0, low.end())
     assert sorted(low.read(segment)["id"].to_pylist()) == [i for i in shedding.shed() if i < 1000]
     for broken, message in (
-        ({"sink": "console"}, "results of a backfill are kept"),
+        ({"sink": "console"}, "results of a backfill go to files or a stream"),
         ({"sql": "SELECT nothing FROM readings"}, "query hot runs over a batch of rows"),
         ({"sql": "SELECT device, count(*) FROM readings GROUP BY device"}, "whose length is known"),
     ):
@@ -312,9 +312,9 @@ def test_a_pipelines_query_is_backfilled_into_its_stream(
 @pytest.mark.parametrize(
     ("query", "windows", "message"),
     [
-        (per_window, None, "results of a stateless query are appended; got: a query with Aggregate"),
+        (per_window, None, "a backfill without windows is of a stateless query; got: a query with Aggregate"),
         (twice, Windows("device", 10), "event time is a timestamp column"),
-        (per_window, Windows("at", 7), "the windows given are those of the query"),
+        (per_window, Windows("at", 7), "the given windows are the windows of the query"),
     ],
 )
 def test_what_cannot_end_well_is_refused(

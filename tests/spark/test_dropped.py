@@ -24,8 +24,14 @@ from tests.spark.helpers import (
 
 import penstock
 from penstock.grants.offset import Books, Offset
-from penstock.spark.driver.dropped import EventTimes, ProgressListener, dropped_rows, watermark_of, window_of
 from penstock.spark.driver.lateness import LateRule
+from penstock.spark.driver.watermark_losses import (
+    EventTimes,
+    ProgressListener,
+    dropped_rows,
+    watermark_of,
+    window_of,
+)
 from penstock.streams.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:

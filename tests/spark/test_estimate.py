@@ -241,7 +241,7 @@ def test_what_cannot_be_estimated_is_refused(spark: SparkSession) -> None:
         penstock.estimate(given.drop("_drawn"), "v")
     with pytest.raises(UnknownNameError, match="median"):
         penstock.estimate(given, "v", aggregates=["median"])
-    with pytest.raises(InvalidInputError, match="a sum and an avg are of a value"):
+    with pytest.raises(InvalidInputError, match="a sum or an avg needs a value"):
         penstock.estimate(given)
     with pytest.raises(InvalidInputError, match="a confidence lies between 0 and 1"):
         penstock.estimate(given, "v", confidence=95)
@@ -265,7 +265,7 @@ def test_keys_are_of_any_name_that_the_result_does_not_have(spark: SparkSession)
 @pytest.mark.parametrize("name", ["sic", "Interval", "avg", "avg_error", "g"])
 def test_a_key_named_as_another_column_of_the_result_is_refused(spark: SparkSession, name: str) -> None:
     given = frame(spark, *sampled())
-    with pytest.raises(InvalidInputError, match=r"differ in name: .*; got: two that are named .*hint.*alias"):
+    with pytest.raises(InvalidInputError, match=r"differ in name: .*; got: two columns named .*hint.*alias"):
         penstock.estimate(given, "v", ["g", F.col("g").alias(name)], ["avg"])
 
 

@@ -13,7 +13,7 @@ from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.spark.source.data_source import SourceOptions, _Planner, limited
-from penstock.spark.source.link import Asking
+from penstock.spark.source.link import ControlLink
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
@@ -48,7 +48,7 @@ def planner(stream: Path, asked: Callable[[Offset], Grant | None] | None = None)
     made = _Planner(SourceOptions(str(stream), str(stream)))
     if asked is not None:
 
-        class Told(Asking):
+        class Told(ControlLink):
             """A line to a control plane that says what the test says."""
 
             def __init__(self) -> None:
@@ -60,7 +60,7 @@ def planner(stream: Path, asked: Callable[[Offset], Grant | None] | None = None)
             def close(self) -> None:
                 pass
 
-        made._asking = Told()
+        made._link = Told()
     return made
 
 

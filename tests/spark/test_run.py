@@ -168,7 +168,7 @@ def test_a_record_that_cannot_be_written_ends_and_the_queries_go_on(
         ),
         (
             {"sql": "SELECT n FROM numbers", "sink": {"kind": "log", "stream": "out"}},
-            r"stream out has its columns; got: missing \['m'\]; unknown \['n'\]",
+            r"stream out has the stream's columns; got: missing \['m'\]; unknown \['n'\]",
         ),
         (
             {"sql": "SELECT n FROM numbers", "sink": {"kind": "parquet", "path": "{tmp}/old"}},

@@ -81,8 +81,8 @@ def test_the_stream_is_created_with_the_columns_of_the_result(tmp_path: Path) ->
         ),
         (with_column("_Arrival"), "no metadata columns; got: '_Arrival'"),
         (with_column("n"), "each column once; got: 'n'; hint: rename one"),
-        (with_column("more"), r"has its columns; got: unknown \['more'\]"),
-        (StructType([RESULT["n"]]), r"has its columns; got: missing \['at'\]"),
+        (with_column("more"), r"has the stream's columns; got: unknown \['more'\]"),
+        (StructType([RESULT["n"]]), r"has the stream's columns; got: missing \['at'\]"),
         (
             StructType([StructField("n", StringType()), RESULT["at"]]),
             "got: n is string, not int64; hint: cast",

@@ -154,7 +154,7 @@ def test_what_is_not_known_is_refused_with_the_nearest_known(spark: SparkSession
 
 
 def test_a_column_named_like_metadata_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="a column is not named as metadata; got: '_weight'; hint"):
+    with pytest.raises(InvalidInputError, match="name of a metadata column; got: '_weight'; hint"):
         spark_schema(pa.schema([("id", pa.int64()), ("_weight", pa.float64())]), ["_weight"])
 
 

@@ -340,7 +340,7 @@ def test_nulls_where_none_may_be_and_keys_without_text_are_refused(tmp_path: Pat
         log.append(pa.record_batch([pa.array([1, None])], schema=schema))
     assert log.end() == 0
     nested = pa.schema([("k", pa.struct([("a", pa.int32())]))])
-    with pytest.raises(InvalidInputError, match="the key's values have a text; got: k is struct"):
+    with pytest.raises(InvalidInputError, match="the key's values can be written as text; got: k is struct"):
         EmbeddedLog.create(tmp_path / "t", nested, LogConfig(key="k"))
     with pytest.raises(InvalidInputError, match="a column's name is used once"):
         EmbeddedLog.create(tmp_path / "t", pa.schema([("a", pa.int32()), ("a", pa.int32())]))

@@ -167,7 +167,7 @@ def test_trimming_forgets_whole_files_and_says_so_to_a_late_reader(log: Embedded
     assert log.start() == first
     assert values_in(log, start=first)[0] == float(first)
     assert EmbeddedLog(log.directory).start() == first
-    with pytest.raises(InvalidInputError, match="still there; got: readings, partition 0, position 0"):
+    with pytest.raises(InvalidInputError, match="still in the log; got: readings, partition 0, position 0"):
         log.read(old)
     assert log.trim(0, 5) == first
     assert log.append(rows(99)) == 41
@@ -198,9 +198,9 @@ def test_rows_with_other_columns_are_refused_and_nothing_is_appended(
 
 
 def test_a_stream_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="not named as metadata; got: '_Weight'"):
+    with pytest.raises(InvalidInputError, match="name of a metadata column; got: '_Weight'"):
         EmbeddedLog.create(tmp_path / "cased", pa.schema([("_Weight", pa.int64())]))
-    with pytest.raises(InvalidInputError, match="not named as metadata; got: '_sic'"):
+    with pytest.raises(InvalidInputError, match="name of a metadata column; got: '_sic'"):
         EmbeddedLog.create(tmp_path / "s", pa.schema([("_sic", pa.float64())]))
     with pytest.raises(InvalidInputError, match="key is a column of the stream; got: 'nope'"):
         EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="nope"))
@@ -223,7 +223,7 @@ def test_a_key_or_a_stamp_that_cannot_be_is_refused(log: EmbeddedLog) -> None:
         AppendKey("x" * 41, 0)
     with pytest.raises(InvalidInputError, match="0 or more; got: -1"):
         AppendKey("x", -1)
-    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 for 2 rows"):
+    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 arrival times for 2 rows"):
         log.append(rows(1, 2), arrival_us=np.array([1]))
 
 

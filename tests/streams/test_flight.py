@@ -70,7 +70,7 @@ def test_arrivals_of_a_producer_that_buffers_are_kept_but_never_later_than_now(l
     arrived = log.read(log.headers(0, 0, 3)[0]).column("_arrival").to_pylist()
     assert arrived[:2] == [1_000_000, 2_000_000]
     assert arrived[2] < 2**60
-    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 for 2 rows"):
+    with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 arrival times for 2 rows"):
         log.append(rows(1, 2), arrival_us=np.array([1]))
 
 
@@ -163,8 +163,8 @@ def test_garbage_from_a_producer_is_refused_and_the_server_goes_on(
         (b'{"stream": "x", "partition": 0, "first_position": 0}', "the stream exists"),
         (b'{"stream": 3, "partition": 0, "first_position": 0}', "stream is a str"),
         (b'{"stream": "readings", "partition": 9, "first_position": 0}', "partitions 0 to 1"),
-        (b'{"stream": "readings", "partition": 0, "first_position": 1}', "a segment that is read is there"),
-        (b'{"stream": "readings", "partition": 0, "first_position": -5}', "a segment that is read is there"),
+        (b'{"stream": "readings", "partition": 0, "first_position": 1}', "the segment to read exists"),
+        (b'{"stream": "readings", "partition": 0, "first_position": -5}', "the segment to read exists"),
     ],
 )
 def test_a_junk_ticket_is_refused(server: FlightServer, log: FlightLog, ticket: bytes, said: str) -> None:
@@ -294,7 +294,7 @@ def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="a log is a directory of streams"):
         FlightServer(tmp_path / "nothing")
-    with pytest.raises(InvalidInputError, match=r"has a token; got: host 0\.0\.0\.0 without one"):
+    with pytest.raises(InvalidInputError, match=r"has a token; got: host 0\.0\.0\.0 without a token"):
         FlightServer(tmp_path, host="0.0.0.0")
     with pytest.raises(InvalidInputError, match="fsync must be one of"):
         FlightServer(tmp_path, fsync="sometimes")  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def test_what_a_paced_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     log.begin(0.0)
     segment = log.headers(0, 0, 1)[0]
     (log.directory / "started").unlink()
-    with pytest.raises(InvalidInputError, match="is there; got: s, partition 0, position 0"):
+    with pytest.raises(InvalidInputError, match="segment to read exists; got: s, partition 0, position 0"):
         log.read(segment)
     log.close()
 

@@ -17,7 +17,7 @@ from penstock.streams.flight.tokens import find_token
 from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("value", pa.int64())])
-REFUSED = r"knows the server's token; got: grpc://.*; hint: give the one in .*\.flight-\d+, if it is yours"
+REFUSED = r"server's token; got: grpc://.*; hint: give the token in .*\.flight-\d+, if that file is yours"
 
 
 def rows(*values: int) -> pa.RecordBatch:
@@ -99,7 +99,7 @@ def test_a_server_may_be_open_to_every_user_of_the_machine_if_it_is_told_to(root
         assert len(list(fl.FlightClient(server.address).list_flights())) == 1
     with FlightServer(root, token="secret") as server:
         assert server.token_file is None
-        with pytest.raises(InvalidInputError, match="hint: give the token it was started with"):
+        with pytest.raises(InvalidInputError, match="hint: give the token that the server was started with"):
             FlightLog(server.address, "s")
 
 

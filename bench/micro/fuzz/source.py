@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from penstock.grants.offset import Offset
 from penstock.sim.microbatch import Pause, Planned, Waits
 from penstock.spark.source.data_source import PenstockStreamReader, SourceOptions
-from penstock.spark.source.link import Asking
+from penstock.spark.source.link import ControlLink
 from penstock.streams.protocol import ARRIVAL
 
 from .wire import Held, Wire, WireClient
@@ -42,8 +42,8 @@ class RealSource:
         planner = self.reader._plan()
         sys.excepthook = hook  # a planner takes it for its process, which this is not
         self.client = WireClient(wire)
-        planner._asking = Asking(options, world.cluster.timer, _pause)
-        planner._asking._client = self.client  # type: ignore[assignment]
+        planner._link = ControlLink(options, world.cluster.timer, _pause)
+        planner._link._client = self.client  # type: ignore[assignment]
         self._available_now = available_now
         if available_now:
             self.reader.prepareForTriggerAvailableNow()

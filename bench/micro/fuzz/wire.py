@@ -77,7 +77,7 @@ class Wire:
 
 
 class WireClient:
-    """Stands for `ControlClient` in a source's `Asking`: one connection, one question at a time."""
+    """Stands for `ControlClient` in a source's `ControlLink`: one connection, one question at a time."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

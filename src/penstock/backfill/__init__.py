@@ -1,1 +1,1 @@
-"""Processes rows of a lane later, and revises the results."""
+"""Backfill: processes the rows of a shed lane later, and revises the results."""

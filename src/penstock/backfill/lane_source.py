@@ -1,9 +1,10 @@
-"""Rows of a shed lane as a batch DataFrame: a Python data source whose tasks are written out in a file.
+"""Rows of a shed lane as a batch DataFrame: a Python data source whose tasks are in a file.
 
-Its option names the file. Spark copies options into plans and events, and many small grants are long.
+The source's option only names the file, because Spark copies options into plans and events, and many small
+grants make a long text.
 
-Not governed: nobody waits for a backfill. It gives rows that grants dropped, or, to compute windows anew, all
-rows of certain stretches of event time.
+The source is not governed, because nobody waits for a backfill. It gives rows that grants dropped, or, to
+compute windows anew, all rows of certain spans of event time.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from penstock.streams.opening import open_stream
 
 FORMAT_NAME = "penstock_lane"
 UNKNOWN = ("_seq", "_sic")
-"""Metadata columns that are null here: a dropped row has no number, and a window spans grants."""
+"""Metadata columns that are null in a backfill: a dropped row has no number, and a window spans grants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of one partition: what a grant dropped of it, or all of it where no grant is given."""
+    """A range of one partition: the rows in it that a grant dropped, or without a grant all its rows."""
 
     stretch: Range
     grant: int | None = None
@@ -55,15 +56,15 @@ class Part:
 
 @dataclass
 class LaneTask(InputPartition):
-    """What one task reads.
+    """The rows that one task reads.
 
     Attributes:
         stream: The stream's directory.
-        parts: What it reads of it.
-        entries: The grants of its parts.
+        parts: Parts of the stream that the task reads.
+        entries: The grants that the parts name.
         metadata: Metadata columns, in order.
-        column: Event time, where only some of it is wanted.
-        spans: Starts and ends of the stretches of event time that are wanted.
+        column: The event-time column, if only some spans of event time are wanted.
+        spans: Starts and ends of the wanted spans of event time.
     """
 
     stream: str
@@ -95,7 +96,7 @@ class LaneSource(DataSource):
 
 
 class LaneReader(DataSourceReader):
-    """Hands out the tasks of its file. Spark plans a batch on the driver's host, where the file lies."""
+    """Gives Spark the tasks of the file. Spark plans a batch on the driver's host, where the file is."""
 
     def __init__(self, option: str) -> None:
         self.option = option
@@ -127,8 +128,9 @@ def read_task(task: LaneTask) -> Iterator[pa.RecordBatch]:
 
 
 def _whole(piece: Piece) -> pa.Array:
-    """How its rows were drawn: not at all. An estimate over them is exact, but for what a segment's writer
-    had sampled before."""
+    """Says that rows were not drawn at all. An estimate over them is exact, unless they come from a shared
+    stream whose writer had sampled them.
+    """
     return drawn_column(Drawn(0.0, {}), 0, piece)
 
 
@@ -156,7 +158,7 @@ def _unnumbered(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def shed_parts(log: ReadableLog, entries: Sequence[Entry]) -> list[Part]:
-    """What grants dropped, cut at borders of segments into parts of about a task's rows."""
+    """The rows that grants dropped, cut at borders of segments into parts of about a task's rows."""
     return [
         Part(stretch, entry.offset.grant)
         for entry in entries
@@ -167,7 +169,7 @@ def shed_parts(log: ReadableLog, entries: Sequence[Entry]) -> list[Part]:
 
 
 def all_parts(log: ReadableLog, ranges: Sequence[Range]) -> list[Part]:
-    """Whole ranges, cut likewise."""
+    """All rows of ranges, cut at borders of segments into parts of about a task's rows."""
     return [Part(stretch) for whole in ranges for stretch in _cut(log, whole)]
 
 
@@ -198,13 +200,13 @@ def read_parts(
     Args:
         spark: The session.
         stream: The stream's directory, which executors can read too.
-        parts: What to read.
+        parts: Parts of the stream to read.
         entries: The grants that the parts name.
         metadata: Metadata columns to add.
-        column: Event time, where only some of it is wanted.
-        spans: Starts and ends of what is wanted of it, in microseconds since the epoch.
-        folder: For the file of the tasks, which the DataFrame needs for as long as it is used; one that
-            lives as long as the process by default.
+        column: The event-time column, if only some spans of event time are wanted.
+        spans: Starts and ends of the wanted spans, in microseconds since the epoch.
+        folder: Folder for the file of the tasks, which must exist while the DataFrame is used; by default a
+            folder that exists as long as the process.
     """
     spark.dataSource.register(LaneSource)
     by_grant = {entry.offset.grant: entry for entry in entries}
@@ -221,14 +223,14 @@ def read_parts(
 
 @cache
 def _folder() -> Path:
-    """Where tasks are written out: a DataFrame may be used for as long as its process lives."""
+    """Folder for files of tasks, kept until the process ends: a DataFrame may be used until then."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-lane-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _shares(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
-    """Parts in order, in about equal shares."""
+    """Divides parts, in order, into about equal shares."""
     size = max(LEAST_TASK_ROWS, -(-sum(part.rows for part in parts) // tasks))
     shares: list[list[Part]] = []
     rows = size

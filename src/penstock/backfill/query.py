@@ -1,4 +1,4 @@
-"""Backfill of a pipeline's query: its SQL or function, its windows and its sink come from the pipeline."""
+"""Backfills a pipeline's query: the SQL or function, windows and sink come from the pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.backfill.touched import has_windows, window_column
+from penstock.backfill.eligibility import has_windows, window_column
 from penstock.backfill.work import Backfilled, Transform, backfill
 from penstock.lanes.windows import Progress, Windows
 from penstock.pipeline.run.build import load_functions
@@ -23,16 +23,16 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user says of a backfill; what is left out the pipeline says.
+class BackfillOptions:
+    """A user's options of a backfill; the pipeline gives options that are left out.
 
     Attributes:
         to: A directory for the results.
-        length_s: Of the query's windows.
-        slide_s: Of the query's windows.
-        column: Their event time.
+        length_s: Length of the query's windows.
+        slide_s: Slide of the query's windows.
+        column: Event-time column of the query's windows.
         result: The result's column with the window or its start.
-        until_s: Only rows that arrived up to then.
+        until_s: Only rows that arrived up to this time are run.
         ended: The query will not run again.
     """
 
@@ -49,28 +49,28 @@ def backfill_query(
     spark: SparkSession,
     config: PipelineConfig,
     name: str,
-    asked: Asked | None = None,
+    options: BackfillOptions | None = None,
     progress: Progress = lambda *_: None,
 ) -> Iterator[Backfilled]:
     """Backfills a query's lanes, the oldest first, each as `penstock.backfill.work.backfill` does."""
-    asked, query = asked or Asked(), config.queries[name]
+    options, query = options or BackfillOptions(), config.queries[name]
     transform, windows = transform_of(spark, config, name), None
     for store in lanes_of(config, name):
         if windows is None:
             rows = spark.createDataFrame(
                 [], spark_schema(store.log.user_schema, metadata_columns(query.metadata))
             )
-            windows = _windows(config, name, transform(rows), asked)
+            windows = _windows(config, name, transform(rows), options)
         yield backfill(
             spark,
             config.log,
             store.reader,
             transform,
-            _sink(config, name, asked.to),
+            _sink(config, name, options.to),
             windows,
-            asked.until_s,
+            options.until_s,
             query.metadata,
-            asked.ended,
+            options.ended,
             progress=progress,
         )
 
@@ -81,7 +81,7 @@ def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Tran
     if query.is_continuous:
         raise InvalidInputError(
             f"query {name} can be run over a batch of rows",
-            f"one in {query.kind}",
+            f"a query in {query.kind}",
             "write it as sql or function",
         )
     function = load_functions(config.model_copy(update={"queries": {name: query}})).get(name)
@@ -102,12 +102,14 @@ def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Tran
     return transform
 
 
-def _windows(config: PipelineConfig, name: str, results: DataFrame, asked: Asked) -> Windows | None:
-    """The windows that the user gives, else those of the SQL; `None` for a query without."""
+def _windows(
+    config: PipelineConfig, name: str, results: DataFrame, options: BackfillOptions
+) -> Windows | None:
+    """The windows that the user gives, else the windows of the SQL; `None` for a query without windows."""
     found = window_in(config.queries[name].sql or "")
-    length_s = asked.length_s or (found.length_s if found else None)
+    length_s = options.length_s or (found.length_s if found else None)
     stream: StreamConfig = config.streams[config.streams_of(name)[0]]
-    column = asked.column or (found.column if found else stream.event_time)
+    column = options.column or (found.column if found else stream.event_time)
     if length_s is None or column is None:
         if has_windows(results):
             raise InvalidInputError(
@@ -116,13 +118,13 @@ def _windows(config: PipelineConfig, name: str, results: DataFrame, asked: Asked
                 "give --window 10s, and --event-time and --slide if needed; other groups have no backfill",
             )
         return None
-    slide_s = asked.slide_s if asked.length_s else asked.slide_s or (found.slide_s if found else None)
-    given = asked.result or window_column(results) or (found.start if found else None)
+    slide_s = options.slide_s if options.length_s else options.slide_s or (found.slide_s if found else None)
+    given = options.result or window_column(results) or (found.start if found else None)
     return Windows(column, length_s, slide_s, stream.lateness_s, given)
 
 
 def _sink(config: PipelineConfig, name: str, to: Path | None) -> Path:
-    """Beside the query's files, or into its stream."""
+    """The sink of a backfill: the given directory, one beside the query's files, or the query's stream."""
     sink = config.queries[name].sink
     if to is not None:
         return to
@@ -131,5 +133,7 @@ def _sink(config: PipelineConfig, name: str, to: Path | None) -> Path:
     if isinstance(sink, LogSink):
         return config.log / sink.stream
     raise InvalidInputError(
-        "results of a backfill are kept", f"query {name} with a {sink.kind} sink", "give --to a directory"
+        "results of a backfill go to files or a stream",
+        f"query {name} with a {sink.kind} sink",
+        "give --to a directory",
     )

@@ -1,10 +1,11 @@
-"""Where a backfill's results go: staged first, then published in one step, so that a repeat adds nothing.
+"""Sinks of a backfill. Results are staged first, then published in one step, so that a repeat adds nothing.
 
-A stretch is staged as Parquet files with a note that says whose they are. With the note they are complete,
-and the same files are published however often the process dies:
+The results of a revision are staged as Parquet files with a note that says to which revision they belong. The
+note is written last: with it, the files are complete. However often the process dies, the same files are
+published:
 
-- A Parquet directory gets them by one rename, as `revision=<n>/`; Spark reads `revision` as a column.
-- A log stream gets them by appends whose keys are the numbers of the chunks.
+- A Parquet directory gets the files by one rename, as `revision=<n>/`; Spark reads `revision` as a column.
+- A log stream gets the rows by appends whose keys are the numbers of the chunks.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from penstock.streams.protocol import AppendKey
 from penstock.vocabulary.errors import InvalidInputError
 
 REVISION = "revision"
-"""Column of a result: 0, or none, for what the streaming query wrote; the highest of a window holds."""
+"""Column of a result: 0 or none for results of the streaming query. A window's highest revision holds."""
 CHUNK_ROWS = 65_536
 _NOTE = "_penstock.json"
 
 
 class Published(Protocol):
-    """Where results go."""
+    """A sink of a backfill."""
 
     @property
     def name(self) -> str:
-        """The same for the same place, in whatever process."""
+        """Name of the sink, the same in every process."""
         ...
 
     def last_revision(self) -> int: ...
 
     def check(self, results: DataFrame, windowed: bool) -> None:
-        """Refuses results that cannot go there, before they are computed."""
+        """Refuses results that the sink cannot take, before they are computed."""
         ...
 
     def prepared(self, results: DataFrame, stretch: Stretch) -> DataFrame:
-        """The results as they are staged."""
+        """The results with the columns in which they are staged."""
         ...
 
     def staging(self, reader: str, lanes: Path) -> Path:
-        """The directory that a reader's results are staged in."""
+        """The directory in which a reader's results are staged."""
         ...
 
     def published(self, reader: str, stretch: Stretch) -> int | None:
-        """The revision that a stretch is there as; `None` if it is not, or appends will tell."""
+        """The revision as which a stretch is published; `None` if it is not, or if only appends can tell."""
         ...
 
     def next_batch(self, reader: str) -> int:
@@ -67,21 +68,21 @@ class Published(Protocol):
         ...
 
     def publish(self, staged: Path, reader: str, stretch: Stretch) -> int:
-        """Moves a staged stretch in; returns its revision."""
+        """Publishes a staged stretch; returns its revision."""
         ...
 
     def close(self) -> None: ...
 
 
 def is_staged(staged: Path, reader: str, stretch: Stretch) -> bool:
-    """Whether all results of a stretch lie there."""
+    """Whether all results of a stretch are staged in a directory."""
     return _note(staged) == _note_of(reader, stretch)
 
 
 def stage(results: DataFrame | None, staged: Path, reader: str, stretch: Stretch) -> int:
-    """Computes results into a directory, unless they are all there; returns how many rows.
+    """Computes results into a directory, unless all of them are there; returns the number of rows.
 
-    On return they survive a power cut.
+    When this returns, the results survive a power cut.
     """
     if not is_staged(staged, reader, stretch):
         shutil.rmtree(staged, ignore_errors=True)
@@ -114,9 +115,9 @@ def _sync(path: Path) -> None:
 
 
 class ParquetRevisions:
-    """A directory of Parquet files, a folder a revision.
+    """A directory of Parquet files, with one folder for each revision.
 
-    It is the backfill's own: Spark ignores foreign files in the directory of a streaming file sink.
+    The directory is the backfill's own: Spark ignores foreign files in the directory of a streaming sink.
 
     Args:
         path: The directory, on a disk of this machine.
@@ -132,7 +133,7 @@ class ParquetRevisions:
             raise InvalidInputError(
                 "a backfill's results have a directory of their own",
                 f"{self.path}, which a streaming query writes",
-                "Spark would not see files added to it; give another, and read both",
+                "Spark would not see files added to it; give another directory, and read both",
             )
 
     @property
@@ -144,10 +145,10 @@ class ParquetRevisions:
         return max((int(number) for number in numbers if number.isdigit()), default=0)
 
     def check(self, results: DataFrame, windowed: bool) -> None:
-        """Anything that Spark can write."""
+        """Takes anything that Spark can write."""
 
     def prepared(self, results: DataFrame, stretch: Stretch) -> DataFrame:
-        return results.drop(REVISION)  # the folder says it
+        return results.drop(REVISION)  # the folder's name has the revision
 
     def staging(self, reader: str, lanes: Path) -> Path:
         return self.path / f"_staging-{reader}"
@@ -169,19 +170,19 @@ class ParquetRevisions:
             except OSError:
                 if not (self.path / f"revision={revision}").exists():
                     raise
-                revision += 1  # another stream's backfill has taken it
+                revision += 1  # a backfill of another stream has taken this number
         sync_directory(self.path)
         return revision
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a directory has no lock."""
 
 
 class LogRevisions:
     """A stream of the embedded log; this process takes the lock of its first partition.
 
     Args:
-        directory: The stream's.
+        directory: The stream's directory.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -195,11 +196,14 @@ class LogRevisions:
         return 0
 
     def check(self, results: DataFrame, windowed: bool) -> None:
-        """The stream's columns; `revision` is added where the stream has it, and windows need it."""
+        """Refuses columns that are not the stream's.
+
+        `revision` is added if the stream has that column; results with windows need it.
+        """
         wanted = self.log.user_schema
         if self.log.config.origin:
             raise InvalidInputError(
-                "a shared segment takes no backfill: it would reach its readers as new rows",
+                "a shared stream takes no backfill, because its readers would take the results for new rows",
                 self.log.name,
                 "write to files: --to DIR",
             )
@@ -239,11 +243,11 @@ class LogRevisions:
         return stretch.revision
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self.log.close()
 
     def _chunks(self, staged: Path) -> Iterator[pa.RecordBatch]:
-        """The staged rows, cut in the same way each time."""
+        """The staged rows, cut into the same chunks each time."""
         wanted = self.log.user_schema
         for path in sorted(staged.glob("*.parquet")):
             for chunk in pq.ParquetFile(path).iter_batches(CHUNK_ROWS):
@@ -256,12 +260,12 @@ def _writer(reader: str) -> str:
 
 
 def newest(results: DataFrame, revisions: DataFrame, window: str = "window") -> DataFrame:
-    """The results of a windowed query with every window that was computed anew in place of the old one.
+    """The results of a windowed query, in which windows that were computed anew replace the old ones.
 
     Args:
-        results: What the streaming query wrote.
-        revisions: What backfills wrote: `spark.read.parquet(directory)`.
-        window: The column that tells windows apart.
+        results: Results of the streaming query.
+        revisions: Results of backfills: `spark.read.parquet(directory)`.
+        window: The column that identifies a window.
     """
     first = results if REVISION in results.columns else results.withColumn(REVISION, lit(0))
     both = first.unionByName(revisions)

@@ -1,8 +1,8 @@
 """Backfill: runs a query over the rows it shed, when there is time.
 
-A stateless query's results are appended. A windowed query's touched windows are computed anew from kept and
-shed rows, once they are closed. Either way results carry a `revision` and are written exactly once, see
-`penstock.backfill.revisions`.
+Results of a stateless query are appended. For a windowed query, windows with shed rows are computed anew from
+kept and shed rows, once they are closed. Either way results have a `revision` and are written exactly once,
+see `penstock.backfill.revisions`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.backfill.eligibility import check_stateless, check_windows, clear_window_errors, only_touched
 from penstock.backfill.lane_source import all_parts, read_parts, shed_parts
 from penstock.backfill.revisions import LogRevisions, ParquetRevisions, Published, is_staged, stage
-from penstock.backfill.touched import check_stateless, check_windows, only_touched, running
 from penstock.grants.journal import Entry, Journal
 from penstock.lanes.lane import readable_rows, shed_of
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
@@ -26,26 +26,26 @@ from penstock.spark.source.metadata import metadata_columns
 from penstock.vocabulary.errors import InvalidInputError
 
 STRETCH_ROWS = 2_000_000
-"""Shed rows of a stateless query that are one revision: what a crash makes it compute again."""
+"""Shed rows of a stateless query that make one revision: at most these are computed again after a crash."""
 
 Transform = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What a backfill did.
+    """Report of a backfill.
 
     Attributes:
-        reader: Whose lane.
-        sink: Where results went.
-        rows: Shed rows that were run.
-        gone: Shed rows that had been trimmed.
-        result_rows: Rows written.
+        reader: The reader whose lane was backfilled.
+        sink: Name of the sink.
+        rows: Number of shed rows that were run.
+        gone: Number of shed rows that had been trimmed.
+        result_rows: Number of rows written.
         revisions: Revisions written.
-        windows: Windows computed anew.
-        incomplete_windows: Windows left as they were, because rows of them had been trimmed.
-        open_windows: Windows that still take rows; a later backfill does them.
-        left: Rows still in the lane.
+        windows: Number of windows computed anew.
+        incomplete_windows: Number of windows left as they were, because some of their rows had been trimmed.
+        open_windows: Number of windows that still take rows; a later backfill computes them.
+        left: Number of rows still in the lane.
     """
 
     reader: str
@@ -73,23 +73,23 @@ def backfill(
     stretch_rows: int = STRETCH_ROWS,
     progress: Progress = lambda *_: None,
 ) -> Backfilled:
-    """Runs a query over the rows that it shed, and lets go of them.
+    """Runs a query over the rows that it shed, and releases the rows from the lane.
 
-    Killed and started again it goes on where it was, and adds nothing twice.
+    A backfill that was killed goes on where it was when it is started again, and adds nothing twice.
 
     Args:
         spark: A session; the query itself may run meanwhile, here or elsewhere.
         log_root: The directory that holds the streams.
         reader: A reader's id, or its query's name.
-        transform: The query: the same that was given the streaming DataFrame.
-        sink: A directory for Parquet files, a stream's directory, or one of `penstock.backfill.revisions`.
-        windows: Of a windowed query; left out for a stateless one.
-        until_s: Only rows that arrived up to then, in seconds since the epoch.
-        metadata: Metadata columns that the query reads. `_seq` and `_sic` are null, `_weight` and `_kept` 1
-            but for rows of a segment, and nothing was drawn.
-        ended: The query will not run again: its last grant is over and its open windows are final.
-        stretch_rows: Rows of a stateless query that are one revision.
-        progress: Told what is being done and how much of it is done.
+        transform: The query: the function that was given the streaming DataFrame.
+        sink: A directory for Parquet files, a stream's directory, or a sink of `penstock.backfill.revisions`.
+        windows: The windows of a windowed query; left out for a stateless one.
+        until_s: Only rows that arrived up to this time, in seconds since the epoch.
+        metadata: Metadata columns that the query reads. `_seq` and `_sic` are null. `_weight` and `_kept` are
+            1, except for rows of a shared stream. `_drawn` says that nothing was drawn.
+        ended: The query will not run again: its last grant has ended and its open windows are final.
+        stretch_rows: Shed rows of a stateless query that make one revision.
+        progress: Called with what is being done and how much of it is done.
     """
     store = _only_lane(log_root, reader)
     columns = metadata_columns(metadata)
@@ -104,7 +104,7 @@ def backfill(
 def read_lane(
     spark: SparkSession, log_root: str | Path, reader: str, metadata: bool | Sequence[str] = False
 ) -> DataFrame:
-    """What lies in a shed lane now, as a batch DataFrame, to look at; nothing of it counts as backfilled."""
+    """The rows that are in a shed lane now, as a batch DataFrame; reading them backfills nothing."""
     store = _only_lane(log_root, reader)
     journal = store.journal()
     entries = store.undone(journal)
@@ -156,7 +156,7 @@ class _Work:
         journal = self.store.journal()
         state = self.store.load(journal)
         entries = self.store.undone(journal, ended, until_s)
-        if state.pending is not None:  # its grants are taken whatever is asked for now
+        if state.pending is not None:  # grants that were begun are taken whatever `until_s` and `ended` are
             self._check_pending(state.pending)
             begun = [e for e in journal.logged() if state.done < e.offset.grant <= state.pending.last]
             entries = begun + [e for e in entries if e.offset.grant > state.pending.last]
@@ -169,7 +169,7 @@ class _Work:
         return replace(self.report, left=self.store.lane(ended=True).rows)
 
     def _check(self) -> None:
-        """Refuses, before anything is begun, what cannot end well."""
+        """Refuses, before anything is begun, a query or a sink that cannot be backfilled."""
         read = read_parts(self.spark, self.stream, [], [], self.metadata, folder=self.folder)
         results = self.transform(read)
         if self.windows is None:
@@ -183,8 +183,8 @@ class _Work:
             kind = "windowed" if pending.windowed else "stateless"
             raise InvalidInputError(
                 "a backfill that was begun is finished first",
-                f"one of grants {pending.first} to {pending.last}, {kind}, to {pending.sink}",
-                "run it again as it was",
+                f"a begun backfill of grants {pending.first} to {pending.last}, {kind}, to {pending.sink}",
+                "run that backfill again, with the same options",
             )
 
     def _run_stateless(
@@ -202,7 +202,7 @@ class _Work:
     def _groups(
         self, journal: Journal, entries: Sequence[Entry], stretch_rows: int, pending: Stretch | None
     ) -> Iterator[list[Entry]]:
-        """Grants in a row with about as many shed rows as a revision has; what was begun is one group."""
+        """Groups of consecutive grants with about `stretch_rows` shed rows; begun grants are one group."""
         begun = 0 if pending is None else pending.last
         group: list[Entry] = []
         rows = 0
@@ -219,7 +219,7 @@ class _Work:
     def _run_windowed(
         self, journal: Journal, state: LaneProgress, entries: Sequence[Entry], ended: bool
     ) -> None:
-        """One revision for all windows that are closed; what was begun is one of its own, first."""
+        """Makes one revision of all closed windows; grants that were begun are a revision before that."""
         while entries:
             begun = state.pending
             taken = [e for e in entries if begun is None or e.offset.grant <= begun.last]
@@ -260,7 +260,7 @@ class _Work:
     def _run_stretch(
         self, journal: Journal, state: LaneProgress, group: Sequence[Entry], results: DataFrame | None
     ) -> LaneProgress:
-        """Makes a group of grants one revision; if it was begun before, finishes that."""
+        """Makes a group of grants one revision, or finishes the revision that was begun before."""
         stretch = state.pending or self._stretch(group)
         shed = [(entry, shed_of(self.store.log, journal, entry)) for entry in group]
         rows = sum(readable_rows(self.store.log, entry, each) for entry, each in shed if each.rows)
@@ -272,24 +272,24 @@ class _Work:
             stretch = replace(stretch, revision=0)
         state = self.store.finish(state, journal, stretch, rows, gone, self.floor)
         shutil.rmtree(self.sink.staging(self.store.reader, self.store.folder), ignore_errors=True)
-        for file in self.folder.iterdir():  # the tasks of this stretch
+        for file in self.folder.iterdir():  # files with the tasks of this stretch
             file.unlink()
         self.report = replace(self.report, rows=self.report.rows + rows, gone=self.report.gone + gone)
         return state
 
     def _write(self, stretch: Stretch, results: DataFrame | None) -> Stretch:
-        """Brings a stretch's results into the sink, from wherever a crash left them."""
+        """Brings a stretch's results into the sink, whether they are computed, staged or published."""
         reader = self.store.reader
         staged = self.sink.staging(reader, self.store.folder)
         revision, rows = self.sink.published(reader, stretch), 0
         if revision is None and (results is not None or is_staged(staged, reader, stretch)):
-            with running():
+            with clear_window_errors():
                 rows = stage(
                     None if results is None else self.sink.prepared(results, stretch), staged, reader, stretch
                 )
             revision = self.sink.publish(staged, reader, stretch)
         if revision is None:
-            return replace(stretch, revision=0)  # it had not been staged, and its rows are gone now
+            return replace(stretch, revision=0)  # nothing had been staged, and the rows are trimmed now
         self.report = replace(
             self.report,
             revisions=(*self.report.revisions, revision),

@@ -1,1 +1,1 @@
-"""What a query or a plant can process, measured."""
+"""Measures what a query or a plant can process."""

@@ -1,4 +1,4 @@
-"""What a pipeline's query costs on this Spark: a micro-batch, a row, and what that means for targets."""
+"""Measures what a pipeline's query costs on Spark (a micro-batch, a row), and what that means for targets."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ WARM_UP_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class SparkCalibration:
-    """Measured on made-up rows of the query's stream, ungoverned, nothing else running.
+    """Costs of a query, measured on synthetic rows of its stream, ungoverned, with nothing else running.
 
     Attributes:
-        query: Its name.
-        fixed_s: A micro-batch of next to no rows.
-        row_s: What a row adds.
-        capacity_rows_per_s: In batches of half the class's target.
+        query: The query's name.
+        fixed_s: Time of a micro-batch with next to no rows.
+        row_s: Time that each row adds.
+        capacity_rows_per_s: Capacity in batches of half the class's target.
         batch_rows: Rows of such a batch.
-        headroom: Part of the time in which a batch runs while there is always work: what managers that are
-            told a headroom should be told.
+        headroom: Fraction of the time in which a batch runs if there is always work; give it to managers that
+            need a headroom.
         floor_s: The least target that the query could meet alone: two batches of twice the fixed cost.
-        target_s: A target from which the fixed cost matters little: eight times it.
+        target_s: A target at which the fixed cost matters little: eight times the fixed cost.
     """
 
     query: str
@@ -56,13 +56,13 @@ def calibrate_query(
     warm_up_s: float = WARM_UP_S,
     spark: SparkSession | None = None,
 ) -> SparkCalibration:
-    """Measures one query of a pipeline; it reads one stream whose schema the pipeline gives.
+    """Measures one query of a pipeline, which reads one stream with a schema in the pipeline.
 
     Args:
-        config: From `load_pipeline`.
-        name: Which query; the only one by default.
-        warm_up_s: How long it runs before it is measured.
-        spark: A session to use and leave running; one of its own by default.
+        config: Result of `load_pipeline`.
+        name: The query; by default the only one.
+        warm_up_s: How long the query runs before it is measured.
+        spark: A session to use and leave running; by default a new session.
     """
     chosen = _choose(config, name)
     (stream,) = config.streams_of(chosen)
@@ -70,7 +70,7 @@ def calibrate_query(
     schema = spec.arrow_schema()
     if schema is None:
         raise InvalidInputError(
-            f"stream {stream} has a schema in the pipeline", "none", f"add streams.{stream}.schema"
+            f"stream {stream} has a schema in the pipeline", "no schema", f"add streams.{stream}.schema"
         )
     folder = Path(tempfile.mkdtemp(prefix="penstock-calibrate-"))
     own = spark is None
@@ -117,7 +117,7 @@ def _choose(config: PipelineConfig, name: str | None) -> str:
     if name is None:
         if len(config.queries) != 1:
             raise InvalidInputError(
-                "one query is calibrated at a time", ", ".join(config.queries), "name it: --query"
+                "one query is calibrated at a time", ", ".join(config.queries), "name one: --query"
             )
         name = next(iter(config.queries))
     if name not in config.queries:
@@ -126,6 +126,6 @@ def _choose(config: PipelineConfig, name: str | None) -> str:
         raise InvalidInputError(
             "a calibrated query reads one stream",
             f"{name} reads {', '.join(config.streams_of(name))}",
-            "calibrate a query of one stream; turns and targets of the others are learned while they run",
+            "calibrate a query of one stream; costs of other queries are learned while they run",
         )
     return name

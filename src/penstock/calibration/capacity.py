@@ -1,4 +1,4 @@
-"""What a query can process: it drains a filled log, ungoverned, in batches of a chosen length."""
+"""Measures the capacity of a query, which drains a filled log, ungoverned, in batches of a chosen length."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.streams.opening import open_stream
 from penstock.vocabulary.errors import PenstockError, UnmetError
 
 Start = Callable[[DataFrame, str], StreamingQuery]
-"""Starts a query on a stream, given its checkpoint."""
+"""Starts a query on a stream with a checkpoint."""
 
 WARM_BATCHES = 2
-"""First batches of a probe that do not count: a new query compiles its plan."""
+"""First batches of a probe that do not count, because a new query compiles its plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Capacity:
     Attributes:
         rows_per_s: Rows drained in a second of wall time.
         batch_rows: Rows of a batch.
-        batch_s: Median time from batch to batch.
-        busy_fraction: Part of the time in which a batch ran.
+        batch_s: Median time from the end of one batch to the end of the next.
+        busy_fraction: Fraction of the time in which a batch ran.
     """
 
     rows_per_s: float
@@ -61,7 +61,7 @@ def warm_up(
         done = batches([dict(report) for report in query.recentProgress[-4:]], log)
     finally:
         stop_quietly(query)
-    return sum(batch.rows for batch in done) / sum(batch.took_s for batch in done)
+    return sum(batch.rows for batch in done) / sum(batch.duration_s for batch in done)
 
 
 def _failed(error: Exception) -> PenstockError:
@@ -69,7 +69,7 @@ def _failed(error: Exception) -> PenstockError:
 
 
 def stop_quietly(query: StreamingQuery) -> None:
-    """Stops a query that may be inside a batch, which Spark's log would report as errors."""
+    """Stops a query, without the errors that Spark logs if the query is inside a batch."""
     context = query._jsq.sparkSession().sparkContext() if query.isActive else None
     if context is not None:
         context.setLogLevel("OFF")
@@ -87,7 +87,7 @@ def probe(
     count: int = 5,
     metadata: Metadata = False,
 ) -> Capacity:
-    """Drains a filled log for a few batches of so many rows.
+    """Drains a filled log for a few batches of `batch_rows` rows, and measures them.
 
     Args:
         spark: A session that has warmed up.
@@ -95,8 +95,8 @@ def probe(
         start: Starts the query.
         checkpoint: A new directory.
         batch_rows: Rows of a batch.
-        count: Batches to measure, after the first ones.
-        metadata: Columns that the query needs beside the stream's own.
+        count: Number of batches to measure, after the warm-up batches.
+        metadata: Metadata columns that the query needs.
     """
     log, wanted = open_stream(stream), WARM_BATCHES + count
     rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
@@ -113,11 +113,11 @@ def probe(
 
 
 def _capacity(done: list[Batch]) -> Capacity:
-    """From the end of the first batch to the end of the last."""
+    """The capacity from the end of the first batch to the end of the last."""
     ends = np.array([batch.ended_s for batch in done])
     rows = sum(batch.rows for batch in done[1:])
     wall_s = float(ends[-1] - ends[0])
-    busy_s = sum(batch.took_s for batch in done[1:])
+    busy_s = sum(batch.duration_s for batch in done[1:])
     return Capacity(rows / wall_s, done[-1].rows, float(np.median(np.diff(ends))), min(1.0, busy_s / wall_s))
 
 

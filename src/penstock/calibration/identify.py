@@ -25,16 +25,17 @@ from penstock.vocabulary.model import Decision, FloatArray, Observation, Plant
 Model = Literal["rows", "load"]
 
 FULLY_BUSY_FRACTION = 0.98
-"""A period counts as busy throughout from here on; a plant never reports exactly all of it."""
+"""From this fraction on a period counts as busy throughout; a plant never reports exactly 1."""
 
 FEWEST_PERIODS = 8
-"""With fewer overloaded periods than this the phase of a single batch shows in the fit."""
+"""With fewer overloaded periods than this, the phase of a single batch would influence the fit."""
 
 LEAVES_ONCE = 1.05
-"""Tuples out a row in, up to which rows count as leaving once; slack for what was inside at the start."""
+"""Rows count as leaving once up to this many tuples out for each row in; the slack is for rows that were
+inside at the start."""
 
 LADDER = (0.96, 0.98, 1.0, 1.02, 1.04)
-"""Headrooms around the fitted one whose errors are told, as tu2006 fig. 6B compares three values."""
+"""Factors of the fitted headroom whose errors are reported, as tu2006 fig. 6B compares three values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,18 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Identification:
-    """What was learned about a plant.
+    """Parameters of a plant, found by `identify`.
 
     Attributes:
         cost_per_row_s: c, the mean measured cost over the overloaded periods.
-        headroom: H of the model in force.
-        model: "rows" where rows leave once, else "load".
+        headroom: H of the model in use.
+        model: "rows" if rows leave once, else "load".
         model_error_mean_s: Mean absolute difference between model and measured delay.
-        model_error_max_s: The largest one.
-        rows_headroom: H of eq. 2; `None` where rows leave several times and q means nothing.
+        model_error_max_s: Largest absolute difference.
+        rows_headroom: H of eq. 2; `None` if rows leave several times, because q means nothing then.
         load_headroom: H of the queued-load model.
-        busy_headroom: CPU seconds done a second of having something to do: H without any delay model.
-        periods: Overloaded periods that were fitted.
+        busy_headroom: CPU seconds done in a busy second: H without any delay model.
+        periods: Number of overloaded periods that were fitted.
         ladder: Errors of headrooms around the fitted one.
     """
 
@@ -82,11 +83,12 @@ class Identification:
 
 @dataclass(frozen=True, slots=True)
 class DelaySeries:
-    """Measured delays beside what was outstanding when those rows arrived, for each period with completions.
+    """Measured delays and, beside them, rows and load outstanding when the delayed rows arrived.
 
-    A period reports the delays of the rows that completed in it, which arrived a delay earlier; the models
-    tell the delay of the rows arriving now. While a queue grows the two differ by a factor, so outstanding
-    rows and load are taken at the mean arrival time, interpolated between the control instants.
+    There is one entry for each period with completions. A period reports the delays of rows that completed in
+    it, which arrived a delay earlier; the models give the delay of rows that arrive now. While a queue grows
+    the two differ by a factor. So outstanding rows and load are taken at the mean arrival time, interpolated
+    between the control instants.
     """
 
     now_s: FloatArray
@@ -116,7 +118,7 @@ class DelaySeries:
 
 
 class PassiveManager:
-    """Keeps everything: what drives a plant while it is identified."""
+    """A manager that keeps everything, used while a plant is identified."""
 
     name = "passive"
 
@@ -127,11 +129,11 @@ class PassiveManager:
         return {}
 
     def restore(self, snapshot: dict[str, object]) -> None:
-        """There is nothing to restore."""
+        """Does nothing: there is no state."""
 
 
 def keep_everything(plant: Plant) -> list[Observation]:
-    """Runs a plant to its end without shedding and returns what it reported."""
+    """Runs a plant to its end without shedding and returns its observations."""
     manager, observations = PassiveManager(), []
     while (observation := plant.observe()) is not None:
         observations.append(observation)
@@ -140,7 +142,7 @@ def keep_everything(plant: Plant) -> list[Observation]:
 
 
 def delay_series(observations: Sequence[Observation]) -> DelaySeries:
-    """Aligns measured delays with what was outstanding when those rows arrived."""
+    """Aligns measured delays with the rows and load outstanding when the delayed rows arrived."""
     if not observations:
         raise InvalidInputError(
             "identification needs observations", "none", "run the plant for a few seconds first"
@@ -197,8 +199,8 @@ def identify(observations: Sequence[Observation]) -> Identification:
     if not costs_s:
         raise InvalidInputError(
             "a plant is identified from its measured cost per row",
-            "none measured",
-            "let it process some rows",
+            "no measured cost",
+            "let the plant process some rows",
         )
     cost_s = float(np.mean(costs_s))
     admitted, departed = (

@@ -1,7 +1,8 @@
-"""What a streaming query really did, by Spark's own progress reports: whose rows were done when.
+"""Measures the delays of a streaming query's rows by Spark's own progress reports.
 
-Independent of the control plane: the plan in each end offset says which rows a batch held, the log's headers
-when they arrived, and Spark when the batch ended. Works for ungoverned readers of a log just as well.
+The measurement does not depend on the control plane. The plan in each end offset says which rows a batch had,
+the log's headers say when these arrived, and Spark says when the batch ended. It works for ungoverned readers
+of a log just as well.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Batch:
     """One micro-batch.
 
     Attributes:
-        began_s: When Spark began it, since the epoch.
-        ended_s: When it was complete.
-        rows: Rows it processed.
-        arrival_s: Arrival times of these rows, a few points a segment.
-        weight: How many rows each point stands for.
-        offset: Where it ended, with the plan.
+        began_s: When Spark began the batch, in seconds since the epoch.
+        ended_s: When the batch was complete.
+        rows: Number of rows that the batch processed.
+        arrival_s: Arrival times of these rows, a few points for each segment.
+        weight: How many rows each point represents.
+        offset: The batch's end offset, with the plan.
     """
 
     began_s: float
@@ -41,7 +42,7 @@ class Batch:
     offset: Offset
 
     @property
-    def took_s(self) -> float:
+    def duration_s(self) -> float:
         return self.ended_s - self.began_s
 
 
@@ -51,7 +52,7 @@ def batches(progress: Iterable[Mapping[str, Any]], log: StreamLog, source: int =
     for report in progress:
         start, end = (report["sources"][source][key] for key in ("startOffset", "endOffset"))
         if not report["numInputRows"] or end is None or start == end:
-            continue  # a source that stood still repeats its last offset, and with it its last grant
+            continue  # a source without new rows repeats its last offset, and so its last grant
         offset = Offset.from_json(json.loads(end) if isinstance(end, str) else end)
         began_s = datetime.fromisoformat(report["timestamp"]).timestamp()
         ended_s = began_s + report["durationMs"]["triggerExecution"] / 1000.0
@@ -79,7 +80,7 @@ def _arrivals(log: StreamLog, offset: Offset) -> tuple[FloatArray, FloatArray]:
 
 
 def rows_in_time(done: Iterable[Batch], target_s: float, from_s: float, until_s: float) -> float:
-    """Rows that arrived in a stretch of time and whose batch ended within the target after their arrival."""
+    """Number of rows that arrived in a time span and whose batch ended within the target after that."""
     total = 0.0
     for batch in done:
         inside = (batch.arrival_s >= from_s) & (batch.arrival_s < until_s)
@@ -89,7 +90,7 @@ def rows_in_time(done: Iterable[Batch], target_s: float, from_s: float, until_s:
 
 
 def delays(done: Iterable[Batch], from_s: float, until_s: float) -> DelayStats:
-    """Delays of the rows whose batch ended in a stretch of time."""
+    """Delays of the rows whose batch ended in a time span."""
     from penstock.control.measure.delays import stats
 
     chosen = [batch for batch in done if from_s <= batch.ended_s < until_s]

@@ -1,7 +1,7 @@
 """The command line. Commands read, call and print; they decide nothing.
 
-A mistake of the user is one line on standard error (of a query also the place) and exit code 2, never a
-traceback.
+A user's mistake gives one line on standard error (for a query also the place in its text) and exit code 2,
+never a traceback.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, shown: str = "") -> int:
-    """One line, whatever a file name or a library's message holds; and the text that it is about, if any."""
+    """Prints an error in one line, even if a file name has line ends; then the text it is about, if any."""
     print(f"penstock: error: {' '.join(message.split())}", file=sys.stderr)
     if shown:
         print(shown, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`penstock backfill`: what was shed and is kept, and running it now that there is time."""
+"""`penstock backfill`: lists shed rows that are kept, and runs queries over them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LANE = ("stream", "reader", "rows", "late", "sampled", "poison", "gone", "age_s
 EPILOG = """
 [bold]Examples[/bold]
 
-What lies in the lanes of a log: [cyan]penstock backfill --log logs --list[/cyan]
+What is in the lanes of a log: [cyan]penstock backfill --log logs --list[/cyan]
 
 What a query has shed: [cyan]penstock backfill my.yaml --query hot --dry-run[/cyan]
 
@@ -55,14 +55,16 @@ def backfill_command(
         str | None,
         typer.Option(metavar="TIME", help="Length of the query's windows.", show_default="as in its SQL"),
     ] = None,
-    slide: Annotated[str | None, typer.Option(metavar="TIME", help="Their slide.")] = None,
-    event_time: Annotated[str | None, typer.Option(metavar="COLUMN", help="Their event time.")] = None,
+    slide: Annotated[str | None, typer.Option(metavar="TIME", help="Slide of the query's windows.")] = None,
+    event_time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Event time of the query's windows.")
+    ] = None,
     window_column: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The result's column with the window or its start.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what arrived before then: an age such as 1h."),
+        typer.Option(metavar="TIME", help="Only rows that arrived earlier: an age such as 1h."),
     ] = None,
     ended: Annotated[
         bool, typer.Option("--ended", help="The query will not run again: open windows are final.")
@@ -73,17 +75,17 @@ def backfill_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
-    """Run a query over the rows that it shed, where its class has a shed lane.
+    """Run a query over the rows that it shed, if its class has a shed lane.
 
     A stateless query's results are appended. A windowed query's windows are computed anew from all their
-    rows, as a new revision. Killed and started again it adds nothing twice.
+    rows, as a new revision. A backfill that was killed and is started again adds nothing twice.
     """
     claim_output(json, force)
     console = output_console(json)
     if list_lanes:
         root = log or (load_pipeline(pipeline, changes_of(change)).log if pipeline else None)
         if root is None:
-            raise InvalidInputError("--list needs a log", "neither", "give --log ROOT or a pipeline")
+            raise InvalidInputError("--list needs a log", "no log", "give --log ROOT or a pipeline")
         _list(find_lanes(root), console, json, ended)
         return
     if pipeline is None or query is None:
@@ -98,12 +100,12 @@ def backfill_command(
         _list(stores, console, json, ended)
         return
     try:
-        from penstock.backfill.query import Asked, backfill_query
+        from penstock.backfill.query import BackfillOptions, backfill_query
         from penstock.spark.beside import importable
         from penstock.spark.session import pipeline_session
     except ImportError as error:
         raise MissingExtraError("penstock backfill", error.name or "pyspark", "spark") from None
-    asked = Asked(
+    options = BackfillOptions(
         to,
         None if window is None else parse_duration_s(window, "--window"),
         None if slide is None else parse_duration_s(slide, "--slide"),
@@ -115,7 +117,7 @@ def backfill_command(
     with importable(pipeline.absolute().parent), progress_bars() as bars:
         spark = pipeline_session(config.spark, f"penstock backfill {query}")
         try:
-            done = list(backfill_query(spark, config, query, asked, _Bar(bars)))
+            done = list(backfill_query(spark, config, query, options, _Bar(bars)))
         finally:
             spark.stop()
     for each in done:
@@ -125,7 +127,7 @@ def backfill_command(
 
 
 class _Bar:
-    """Shows what a backfill says of its progress."""
+    """Shows the progress of a backfill."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
@@ -138,7 +140,7 @@ class _Bar:
 
 
 def summary(done: Backfilled) -> str:
-    """What a backfill did, in a sentence or a few."""
+    """The report of a backfill in a few sentences."""
     if not (done.rows or done.gone or done.left):
         return f"{done.reader}: nothing in the lane"
     parts = [f"{done.reader}: {done.rows} rows run, {done.result_rows} results to {done.sink}"]
@@ -174,7 +176,7 @@ def _shown(value: object) -> str:
 
 
 def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
-    """One lane as JSON has it."""
+    """One lane as JSON values."""
     journal, reader = store.journal(), store.registered()
     lane, progress = store.lane(ended, journal=journal), store.load(journal)
     return {

@@ -29,7 +29,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existin
 
 _HELD = {"within": "within a tolerance", "bounded": "by a bound of ours", "printed": "printed beside ours"}
 _UNWRAPPED_COLUMNS = 140
-"""Width of tables that go into a file or a pipe, where the terminal's is not known."""
+"""Width of tables that go into a file or a pipe, which have no width of their own."""
 
 
 @bench_app.command("list")
@@ -54,7 +54,7 @@ def list_command(json: JsonOption = None, force: ForceOption = False) -> None:
 
 
 def _figures_table(figures: Mapping[str, PaperFigures]) -> Table:
-    """What a pass of the benches says about the papers' figures, and what it does not."""
+    """A table of how the papers' figures are checked, that is, what a pass of the benches says of them."""
     table = Table("paper", "figures", *_HELD.values(), title="how the papers' figures are held")
     for folder, held in figures.items():
         table.add_row(folder, str(held.total), *(str(getattr(held, name)) for name in _HELD))

@@ -1,4 +1,4 @@
-"""What commands print with: consoles, progress bars, delays."""
+"""Consoles, progress bars and number formats with which commands print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.cli.outputs import STDOUT
 
 
 def output_console(json: str | None) -> Console:
-    """Where tables go: out of the way of JSON on standard output; not wrapped in a file or a pipe."""
+    """The console for tables: standard error if JSON goes to standard output; wraps only on a terminal."""
     stderr = json == STDOUT
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=120)
@@ -20,7 +20,7 @@ def output_console(json: str | None) -> Console:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Bars on standard error; silent where that is not a terminal."""
+    """Progress bars on standard error; none if that is not a terminal."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description:<12}"),

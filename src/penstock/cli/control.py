@@ -1,4 +1,4 @@
-"""`penstock control`: a control plane that several drivers share; a look at one that runs, changes of it."""
+"""`penstock control`: serves a control plane that several drivers share, shows a running one, changes it."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def serve_command(
 
 
 def _flow_of(file: Path) -> FlowConfig:
-    """What a file says of a control plane: it is a flow's, or a pipeline's, which has queries as well."""
+    """The configuration of a control plane in a flow's file, or in a pipeline's, which also has queries."""
     if "queries" not in read_mapping(file, "flow", "examples/pipelines"):
         return load_flow_config(file)
     from penstock.pipeline.spec.load import load_pipeline
 
-    # a run directory is new: with this one `penstock run` would refuse its own
+    # a run directory must be new: `penstock run` would refuse it if this control plane had used it
     return load_pipeline(file).flow_config().model_copy(update={"run": None})
 
 
@@ -90,8 +90,8 @@ def status_command(
     json: Annotated[str | None, typer.Option(help="Write the same as JSON; - for standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
-    """Show a running control plane: of classes rows, delays against targets, shares, reasons; of queries
-    what their results stand on, and which of their streams are silent."""
+    """Show a running control plane: for classes rows, delays against targets, shares and reasons; for queries
+    their SIC, and which of their streams are silent."""
     from penstock.show.report import live_table, query_report, query_table
 
     claim_output(json, force)
@@ -114,8 +114,9 @@ def change_command(
 ) -> None:
     """Change a class while its queries run: target, priority, manager and settings, shed, limits.
 
-    Keys are those of a class in the file. All of them, or an error and nothing. What a control plane was told
-    this way is gone when it ends; a driver whose own one dies tells the next one only what it changed itself.
+    Keys are those of a class in the file. Either all changes are made, or there is an error and none is.
+    Changes made this way are gone when the control plane ends. A driver whose own control plane dies repeats
+    only the changes that it made itself.
     """
     wanted = changes_of(changes)
     found = _request(address, {"op": "change", "cls": cls, "changes": wanted})
@@ -132,7 +133,7 @@ def change_command(
 def shedding_command(
     address: Address, on: Annotated[str, typer.Argument(metavar="on|off", help="Whether rows are shed.")]
 ) -> None:
-    """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
+    """The kill switch. When off, no class sheds anything; turns and grant sizes stay."""
     if on not in ("on", "off"):
         raise UnknownNameError("switch", on, ("on", "off"))
     _request(address, {"op": "shedding", "on": on == "on"})

@@ -112,14 +112,14 @@ def _run(console: Console, folder: Path) -> DemoResult:
 
 
 def _arrivals() -> Any:
-    """The bursty trace of the simulated benches, or its synthetic twin where the trace is not there."""
+    """The bursty trace of the simulated benches, or a synthetic trace if there is no such file."""
     from penstock.sim.workloads.arrivals import s_r
 
     return s_r().times_s
 
 
 class _Teller:
-    """One line a step, with the time since the start."""
+    """Prints one line a step, with the time since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._began = console, time.monotonic()

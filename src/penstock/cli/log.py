@@ -1,4 +1,4 @@
-"""`penstock log`: what streams there are, who reads them, forgetting readers and rows, serving streams."""
+"""`penstock log`: lists streams and readers, forgets readers and rows, serves streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 LOOK_EVERY_S = 0.5
-"""A signal that comes just before a wait without end begins would not be noticed until the next one."""
+"""Waits are this short because a signal right before an endless wait would not be noticed."""
 
 log_app = typer.Typer(
     help="Look into a stream log: streams, readers; forget a reader, trim; serve it.", no_args_is_help=True
@@ -40,13 +40,13 @@ def streams_command(
     claim_output(json, force)
     if not root.is_dir():
         raise InvalidInputError(
-            "a log is a directory of streams", root, "give the directory the streams lie in"
+            "a log is a directory of streams", root, "give the directory that holds the streams"
         )
     found: list[dict[str, object]] = []
     for path in sorted(root.glob("*/stream.json")):
         try:
             log = load_stream(path.parent)
-        except PenstockError as error:  # the others are still worth a look
+        except PenstockError as error:  # one broken stream must not hide the others
             print(f"{path.parent.name}: {error}", file=sys.stderr)
             found.append({"stream": path.parent.name, "error": str(error)})
             continue
@@ -96,8 +96,8 @@ def forget_command(
 def trim_command(stream: StreamArgument, json: JsonOption = None, force: ForceOption = False) -> None:
     """Forget rows that every reader of a stream is past, in whole files.
 
-    A control plane does so every ten seconds for the streams of its queries, if `trim` is on. A stream that
-    no reader is registered for keeps everything.
+    A control plane does so every ten seconds for the streams of its queries, if `trim` is on. A stream
+    without registered readers keeps all rows.
     """
     claim_output(json, force)
     log = load_stream(stream)
@@ -133,7 +133,9 @@ def serve_command(
 
     token = None if token_file is None else token_file.read_text().strip()
     if token == "":
-        raise InvalidInputError("a token file holds a token", f"nothing in {token_file}", "write one into it")
+        raise InvalidInputError(
+            "a token file holds a token", f"nothing in {token_file}", "write a token into it"
+        )
     if no_token and token is not None:
         raise InvalidInputError("a log is served with a token or without", "both", "leave one of them out")
     stop = threading.Event()
@@ -145,7 +147,7 @@ def serve_command(
             pass
         ended = server.close()
         print("stopped", flush=True)
-        if not ended:  # the streams are closed; only a caller that keeps its call open is left
+        if not ended:  # the streams are closed; only a call that its caller keeps open is left
             os._exit(0)
     finally:
         for kind, handler in before.items():

@@ -1,4 +1,4 @@
-"""Files that commands write: never over an existing one without being told."""
+"""Files that commands write; an existing file is overwritten only with --force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claim_output(path: str | Path | None, force: bool) -> None:
         raise InvalidInputError("an output is a file", f"the folder {target}", "add a file name")
     if target.exists() and not force:
         raise InvalidInputError(
-            "an existing file is not overwritten", target, "add --force, or choose another"
+            "an existing file is not overwritten", target, "add --force, or choose another file"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
 

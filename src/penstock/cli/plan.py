@@ -58,7 +58,7 @@ def plan_command(
 ) -> None:
     """Say what each class needs of the time, what its share gives, and which targets cannot be met.
 
-    The exit code is 1 where a target cannot be met by any allocation, or a query failed or was not measured.
+    The exit code is 1 if no allocation meets a target, or if a query failed or was not measured.
     """
     claim_output(json, force)
     duration_s = parse_duration_s(seconds, "--seconds")
@@ -87,11 +87,11 @@ def plan_command(
     if json is not None:
         write_json(json, plan)
     if plan["errors"] or not all(cls["feasible"] for cls in plan["classes"].values()):
-        raise typer.Exit(1)  # also where a query could not be measured
+        raise typer.Exit(1)  # also if a query could not be measured
 
 
 def plan_table(plan: Mapping[str, Any], title: str) -> Table:
-    """A line a class, parts of the whole time."""
+    """A table with a line a class; figures are parts of the whole time."""
     table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = "parts of the time of one Spark driver's batches", "left"
     table.add_column("class", style="bold", no_wrap=True)

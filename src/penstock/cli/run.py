@@ -82,7 +82,7 @@ def run_command(
     """Run a pipeline on Spark: streams, classes, queries and sinks of a YAML file.
 
     Every class keeps its delay target; when there is too much, rows are shed by priority.
-    Ends with a report; the exit code is 1 where a query or a source failed.
+    Ends with a report; the exit code is 1 if a query or a source failed.
     """
     claim_output(json, force)
     duration_s = None if seconds is None else parse_duration_s(seconds, "--seconds")
@@ -116,7 +116,7 @@ def run_command(
 
 
 def changes_of(texts: Sequence[str] | None) -> dict[str, Any]:
-    """What `--set KEY=VALUE` changes, by key."""
+    """The changes of options `--set KEY=VALUE`, by key."""
     return dict(_change(text) for text in texts or ())
 
 

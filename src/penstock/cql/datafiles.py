@@ -31,9 +31,10 @@ Element = tuple[int, str, tuple[object, ...]]
 """An instant, a sign, and the values of a tuple."""
 INSTANT_COLUMN, SIGN_COLUMN = "_instant", "_sign"
 SIGNS = {"+": 1, "-": -1}
-"""What a row of a relation's data does: it inserts a tuple, or deletes one."""
+"""Signs of rows in a relation's data: + inserts a tuple, - deletes one."""
 UNIT_US = 1_000_000
-"""An instant of a data file of STREAM, and a number as a time: Spark's watermark goes by milliseconds."""
+"""Microseconds of an instant in a data file of STREAM, and of 1 in a column of times; Spark's watermark has
+milliseconds."""
 
 _TYPE = re.compile(r"i|f|b|c\d+")
 _LINE = re.compile(r"\[(\d+)\]:([+-]):(.*)")
@@ -43,7 +44,7 @@ def find_file(folder: Path, name: str, *endings: str) -> Path:
     """A file of a folder, as it is or compressed.
 
     Raises:
-        InvalidInputError: There is none.
+        InvalidInputError: There is no such file.
     """
     tried = [folder / f"{name}{ending}{packed}" for ending in ("", *endings) for packed in ("", ".gz")]
     for path in tried:
@@ -57,16 +58,16 @@ def find_file(folder: Path, name: str, *endings: str) -> Path:
 def tuples_of(stream: StreamDef, folder: Path) -> pa.Table:
     """The tuples of a registered stream's file: `_instant` in microseconds, and the stream's columns.
 
-    Of a relation, `_sign` is behind the instant: 1 for a row that inserts, -1 for one that deletes.
+    For a relation, `_sign` follows the instant: 1 for a row that inserts, -1 for a row that deletes.
 
     Args:
-        stream: With the name of its data, a file of the folder: .csv with a header or .parquet, whose column
-            of TIMESTAMP BY has instants (times, or numbers of seconds), and that of SIGN BY the signs of a
-            relation; or a data file of STREAM.
-        folder: Where its data lies.
+        stream: The stream, which names a file of the folder. The file is a data file of STREAM, or a .csv
+            with a header, or a .parquet. In the latter two, the column of TIMESTAMP BY has instants (times,
+            or numbers of seconds), and the column of SIGN BY has the signs of a relation.
+        folder: Folder with the file.
 
     Raises:
-        InvalidInputError: It names none, or the file is not as it should be.
+        InvalidInputError: The stream names no file, or the file has another form.
     """
     relation = isinstance(stream, RelationDef)
     kind = "relation" if relation else "stream"
@@ -149,15 +150,15 @@ def _in_time(table: pa.Table, stream: StreamDef, path: Path) -> pa.Table:
 
 
 def read_tuples(path: Path, columns: Mapping[str, str], signed: bool = False) -> pa.Table:
-    """The tuples of a data file of STREAM: `_instant`, and its other columns by the names of a stream.
+    """The tuples of a data file of STREAM: `_instant`, and the other columns under the stream's names.
 
     Args:
         path: The file; .gz is unpacked.
-        columns: Of the stream, with their types.
-        signed: Whether there are signs behind the instants, as a relation's data has them: `_sign`.
+        columns: Columns of the stream, with their types.
+        signed: Whether signs follow the instants, as in a relation's data; they become `_sign`.
 
     Raises:
-        InvalidInputError: The file is not as it should be.
+        InvalidInputError: The file has another form.
     """
     with _opened(path) as file:
         types = file.readline().decode("ascii", "replace").strip().split(",")
@@ -197,7 +198,7 @@ def read_tuples(path: Path, columns: Mapping[str, str], signed: bool = False) ->
 
 
 def read_answer(path: Path, types: Sequence[str]) -> Counter[Element]:
-    """The elements of an answer, and how often each is there."""
+    """The elements of an answer, and how often each element occurs."""
     found: Counter[Element] = Counter()
     kinds = [_value_of(kind) for kind in types]
     with _opened(path) as file:
@@ -223,7 +224,7 @@ def read_answer(path: Path, types: Sequence[str]) -> Counter[Element]:
 
 
 def plain_value(value: object) -> object:
-    """A value as answers are compared by it: floats by six digits, as STREAM prints them."""
+    """A value in the form in which answers are compared: floats with six digits, as STREAM prints them."""
     if isinstance(value, float):
         return float(f"{value:.6g}") + 0.0
     return tuple(plain_value(each) for each in value) if isinstance(value, list) else value

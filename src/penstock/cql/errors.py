@@ -9,13 +9,13 @@ from penstock.vocabulary.errors import PenstockError, expected
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a text: offsets of the first character and of the one after the last."""
+    """A place in a text: offsets of the first character and of the character after the last."""
 
     start: int
     end: int
 
     def line_and_column(self, text: str) -> tuple[int, int]:
-        """Both from one."""
+        """Line and column of the place, both counted from 1."""
         before = text[: self.start]
         return before.count("\n") + 1, self.start - (before.rfind("\n") + 1) + 1
 
@@ -25,11 +25,11 @@ class CqlError(PenstockError):
 
     Args:
         rule: What was expected, as a sentence without its full stop.
-        got: What is there.
+        got: What the text has instead.
         hint: What to do instead.
         text: The whole text.
-        place: Where in it.
-        file: Its name, for the message.
+        place: Place of the error in the text.
+        file: Name of the file, for the message.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class CqlError(PenstockError):
 
 
 def caret(text: str, place: Place) -> str:
-    """The line of a place, with carets below what is meant."""
+    """The line of a place, with carets below the place."""
     line, column = place.line_and_column(text)
     shown = text.split("\n")[line - 1]
     length = max(1, min(place.end - place.start, len(shown) - column + 1))
-    # tabs stay tabs, so that the carets stand below what they mean
+    # tabs stay tabs, so that the carets are below the right characters
     indent = "".join(c if c == "\t" else " " for c in shown[: column - 1])
     return f"  {shown}\n  {indent}{'^' * length}"

@@ -9,15 +9,15 @@ from penstock.vocabulary.errors import InvalidInputError
 
 
 def read_file(file: Path, tick_us: int = 1) -> Program:
-    """What a file registers, and its queries: one at least.
+    """Reads the registrations and queries of a file, which must have at least one query.
 
     Args:
-        file: Which.
-        tick_us: How far apart instants are.
+        file: The file.
+        tick_us: Time between two instants.
 
     Raises:
-        CqlError: A statement is not CQL, or means nothing.
-        InvalidInputError: It is no text, or has no query.
+        CqlError: A statement is not CQL, or has no meaning.
+        InvalidInputError: The file is no text, or has no query.
     """
     try:
         text = file.read_text(encoding="utf-8")

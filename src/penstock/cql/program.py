@@ -1,4 +1,4 @@
-"""A CQL text: what it registers, and its queries."""
+"""Reads a CQL text: its registrations and its queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.cql.meaning.registering import register
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A query of a text: as it is written, what it means, and its name, if REGISTER QUERY gave it one."""
+    """A query of a text: as written, its meaning, and its name if REGISTER QUERY gave it one."""
 
     statement: exp.Expr
     query: Query
@@ -35,9 +35,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Attributes:
-    catalog: The streams and views that its queries may name.
-    queries: In the order of the text.
+    """The content of a CQL text.
+
+    Attributes:
+        catalog: The streams and views that the queries may name.
+        queries: The queries in the order of the text.
     """
 
     catalog: Catalog
@@ -45,16 +47,16 @@ class Program:
 
 
 def read_program(text: str, catalog: Catalog | None = None, file: str = "", tick_us: int = 1) -> Program:
-    """Reads a text whole.
+    """Reads a whole text.
 
     Args:
         text: Statements with a ; between them.
-        catalog: What is registered already; statements add to it.
-        file: Its name, for errors.
-        tick_us: How far apart instants are.
+        catalog: Names that are registered already; statements add to it.
+        file: Name of the file, for errors.
+        tick_us: Time between two instants.
 
     Raises:
-        CqlError: A statement is not CQL, or means nothing.
+        CqlError: A statement is not CQL, or has no meaning.
     """
     program = Program(Catalog() if catalog is None else catalog)
     try:
@@ -80,7 +82,7 @@ def _named(statement: Register, program: Program, text: str, tick_us: int) -> Wr
 
 
 def tuples_read(program: Program, query: Query, folder: Path | None) -> dict[str, pa.Table]:
-    """By stream that a query reads, the tuples of its file in a folder, see `tuples_of`; none without one."""
+    """Tuples of the streams that a query reads, from files of a folder, see `tuples_of`; none without one."""
     found = {}
     for name in sorted(streams_read(query.plan)):
         stream = program.catalog.get(name)

@@ -36,7 +36,7 @@ _FAMILIES: list[tuple[Callable[[pa.DataType], bool], str]] = [
 
 
 def check_syntax(text: str) -> None:
-    """Refuses a text that is no expression, whatever columns there are."""
+    """Refuses a text that is no expression, whatever the columns are."""
     _parse(text)
 
 
@@ -45,15 +45,15 @@ class Number:
     """An expression that gives a number.
 
     Attributes:
-        node: Bound to the columns of a schema, and computed in doubles: see `_in_doubles`.
-        columns: Those that it needs, in the schema's order.
+        node: The expression, bound to the columns of a schema and computed in doubles: see `_in_doubles`.
+        columns: Columns that the expression needs, in the schema's order.
     """
 
     node: exp.Expr
     columns: tuple[str, ...]
 
     def of(self, rows: pa.RecordBatch) -> Numbers:
-        """The number of each row; NaN where it is NULL."""
+        """The number of each row; NaN if it is NULL."""
         found: Numbers = pc.fill_null(column_of(self.node, rows, "DOUBLE"), np.nan).to_numpy()
         return found
 
@@ -64,11 +64,11 @@ def compile_number(text: str, schema: pa.Schema, stream: str = "") -> Number:
 
     Args:
         text: The expression, in CQL.
-        schema: The columns that it may name.
-        stream: Their stream, for errors and qualified names.
+        schema: The columns that the expression may name.
+        stream: Name of the stream, for errors and qualified names.
 
     Raises:
-        InvalidInputError: It names an unknown column, or gives no number.
+        InvalidInputError: The expression names an unknown column, or gives no number.
     """
     columns = {field.name: type_name(field.type) for field in schema}
     try:
@@ -102,14 +102,14 @@ _EXACT = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In
 def _in_doubles(node: exp.Expr, schema: pa.Schema) -> exp.Expr:
     """The expression with every number as a double.
 
-    Products of integers would wrap, and the best rows go first; integers beyond 2^53 that meet a double would
-    be refused. What rows are worth is a double in the end. Integers that are compared with integers stay what
-    they are, so that this is exact.
+    Products of integers could wrap, so that the best rows would be shed first; integers beyond 2^53 beside a
+    double would be refused. The result is a double in any case. Integers that are compared with integers stay
+    integers, so that comparisons are exact.
     """
 
     def with_doubles(each: exp.Expr) -> exp.Expr:
         if isinstance(each, _EXACT) and all(_is_whole(part, schema) for part in each.iter_expressions()):
-            return each.copy()  # a copy is not looked into
+            return each.copy()  # the inside of a copy is not visited
         if each.arg_key == "decimals":
             return each
         if isinstance(each, exp.Cast):
@@ -125,7 +125,7 @@ def _in_doubles(node: exp.Expr, schema: pa.Schema) -> exp.Expr:
 
 
 def _is_whole(node: exp.Expr, schema: pa.Schema) -> bool:
-    """Whether it is an integer of 64 bits that no computation can have wrapped."""
+    """Whether an expression is an integer of 64 bits that no computation can have wrapped."""
     if isinstance(node, exp.Column):
         kind = schema.field(node.name).type
         return pa.types.is_integer(kind) and kind != pa.uint64()
@@ -141,7 +141,7 @@ def _is_whole(node: exp.Expr, schema: pa.Schema) -> bool:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """A column's type as CQL compares it."""
+    """The name of a column's type in CQL's comparisons."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     return next((name for is_one, name in _FAMILIES if is_one(kind)), str(kind).upper())

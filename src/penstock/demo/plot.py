@@ -52,7 +52,7 @@ def plot_demo(result: DemoResult, path: Path) -> None:
 
 
 def _draw(panel: Any, run: ClassRun, from_s: float, colour: str, label: str) -> None:
-    """Each batch as a bar from its newest row's delay to its oldest's, and the 95th percentile as a line."""
+    """Draws each batch as a bar from the newest row's delay to the oldest's, and the p95 as a line."""
     ends, highs = [], []
     for batch in run.batches:
         delay_s = np.sort(batch.ended_s - batch.arrival_s)
@@ -60,7 +60,7 @@ def _draw(panel: Any, run: ClassRun, from_s: float, colour: str, label: str) -> 
         highs.append(float(delay_s[int(0.95 * (delay_s.size - 1))]))
         panel.vlines(ends[-1], delay_s[0], delay_s[-1], color=colour, lw=2.0, alpha=0.35)
     if run.still_behind_s is not None and ends:
-        # what waited when the run ended had not been processed at all
+        # rows that waited when the run ended had not been processed at all
         now_s, behind_s = run.still_behind_s
         panel.plot([ends[-1], now_s - from_s], [highs[-1], behind_s], color=colour, lw=1.2, ls=":")
     panel.plot(ends, highs, color=colour, lw=1.5, marker="o", ms=3, label=f"{label}: p95 of each batch")

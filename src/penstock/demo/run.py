@@ -31,13 +31,13 @@ CLASSES: dict[str, dict[str, Any]] = {
     "bronze": {"target": 5.0, "priority": 1.0},
 }
 LOADS = {"gold": 0.3, "silver": 0.3, "bronze": 1.9}
-"""Mean input of a class in parts of the capacity of the whole machine; together two and a half times it."""
+"""Mean input of each class, in parts of the machine's capacity; together two and a half times as much."""
 GOVERNED_S, PLAIN_S, WARM_UP_S = 50.0, 20.0, 18.0
 NOT_YET_S = 3600.0
-"""Streams that begin so much later are empty while queries start."""
+"""Streams begin this much later while queries start, so that they are empty."""
 PROBED_BATCHES = 5
 LEAST_ADMITTED = 0.8
-"""Of the capacity: whoever sheds more than needed has short delays too."""
+"""Least fraction of the capacity that must be admitted: shedding too much would shorten delays as well."""
 SEGMENT_ROWS = 4096
 KEYS = 1000
 
@@ -47,14 +47,14 @@ Show = Callable[[Status | None, float], None]
 
 @dataclass
 class ClassRun:
-    """What became of one class: its batches by Spark's own reports, and the control plane's figures."""
+    """Result of one class: its batches by Spark's own reports, and the control plane's figures."""
 
     batches: list[Batch]
     target_s: float
     offered_rows: int
     oldest_waiting_s: float | None = None
     still_behind_s: tuple[float, float] | None = None
-    """Of a plain run: when it was stopped, and the age of its oldest waiting row then."""
+    """For a plain run: when it was stopped, and the age of the oldest waiting row at that moment."""
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ class DemoResult:
 
     capacity: Capacity
     capacity_after: Capacity
-    """Once more after the governed run: a machine drifts, and a JVM goes on compiling."""
+    """Capacity measured again after the governed run: a machine drifts, and a JVM goes on compiling."""
     governed: dict[str, ClassRun]
     governed_from_s: float
     plain: dict[str, ClassRun]
@@ -78,7 +78,7 @@ class DemoResult:
     def admitted_to_capacity(self) -> float:
         """Rows processed a second in the second half, over the mean of the capacities around it.
 
-        Until the last batch that ended: nobody reports what the one after it had done when the time was up.
+        Only up to the last batch that ended: nobody reports how far the batch after it had come.
         """
         done = [b for result in self.governed.values() for b in result.batches]
         end_s = max((b.ended_s for b in done), default=self.middle_s)
@@ -90,7 +90,7 @@ class DemoResult:
 
     @property
     def missed(self) -> list[str]:
-        """What did not come out as it should; empty when all did."""
+        """Targets that were missed; empty if all were met."""
         found = []
         for name in CLASSES:
             row = self._class(name)
@@ -131,8 +131,8 @@ class DemoResult:
 
 
 def _inside(batch: Batch, from_s: float, until_s: float) -> float:
-    """The part of a batch's time that lies in a stretch."""
-    return max(0.0, min(batch.ended_s, until_s) - max(batch.began_s, from_s)) / batch.took_s
+    """The fraction of a batch's time that lies in a time span."""
+    return max(0.0, min(batch.ended_s, until_s) - max(batch.began_s, from_s)) / batch.duration_s
 
 
 def rows() -> list[pa.RecordBatch]:
@@ -150,7 +150,10 @@ def rows() -> list[pa.RecordBatch]:
 
 
 def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
-    """Counts, means and a digest by device and second: a few microseconds a row. Returns when it asks."""
+    """Starts the demo's query and returns when it asks for rows.
+
+    It computes counts, means and a digest by device and second: a few microseconds a row.
+    """
     text = F.concat(F.col("device").cast("string"), F.lit(":"), F.col("value").cast("string"))
     results = (
         stream.withColumn("digest", F.sha2(F.sha2(F.sha2(text, 512), 512), 512))
@@ -163,7 +166,7 @@ def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
 
 
 def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
-    """What this machine processes, ungoverned and warm, in batches of half the shortest target."""
+    """The capacity of this machine, ungoverned and warm, in batches of half the shortest target."""
     log = create_paced(
         folder / "filled" / "readings", rows(), schedule_constant(1e6, 120, SEGMENT_ROWS), event_time="at"
     )
@@ -177,7 +180,7 @@ def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
 
 
 def measure_again(spark: SparkSession, folder: Path, before: Capacity) -> Capacity:
-    """The capacity after the governed run, in batches of as many rows."""
+    """The capacity after the governed run, in batches of the same number of rows."""
     checkpoint = folder / "checkpoints" / "again"
     return probe(
         spark, folder / "filled" / "readings", start_query, checkpoint, before.batch_rows, PROBED_BATCHES
@@ -188,7 +191,7 @@ def make_streams(folder: Path, arrivals_s: FloatArray, capacity: Capacity, secon
     """One paced stream a class: the bursty trace, at the class's part of the capacity."""
     chosen = arrivals_s[arrivals_s < seconds]
     for number, (name, load) in enumerate(LOADS.items()):
-        # each class gets another stretch of the trace, so that bursts do not coincide
+        # each class begins at another place of the trace, so that bursts do not coincide
         shifted = np.sort((chosen + number * seconds / len(LOADS)) % seconds)
         scale = load * capacity.rows_per_s * seconds / shifted.size
         schedule = schedule_from_arrivals(shifted, scale, SEGMENT_ROWS)
@@ -199,7 +202,7 @@ def make_streams(folder: Path, arrivals_s: FloatArray, capacity: Capacity, secon
 def run_governed(
     spark: SparkSession, folder: Path, root: Path, show: Show, run: Path
 ) -> tuple[dict[str, ClassRun], float]:
-    """The three classes under Penstock; marks the middle, so that the second half has its own figures."""
+    """Runs the three classes under Penstock; marks the middle, so that the second half has own figures."""
     with attach(spark, {"log": root, "run": run, "classes": CLASSES}) as flow:
         queries = {
             name: start_query(
@@ -225,8 +228,8 @@ def run_governed(
 
 
 def run_plain(spark: SparkSession, folder: Path, root: Path, show: Show) -> tuple[dict[str, ClassRun], float]:
-    """The same load through plain Structured Streaming: three queries at once, no limit."""
-    _begin(root, NOT_YET_S)  # else the first batch would be what the governed run was offered
+    """Runs the same load through plain Structured Streaming: three queries at once, no limit."""
+    _begin(root, NOT_YET_S)  # else the first batch would have all rows of the governed run
     queries = {
         name: start_query(
             read_ungoverned(spark, root / f"{name}_readings"), str(folder / "checkpoints" / f"plain-{name}")

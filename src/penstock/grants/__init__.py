@@ -1,1 +1,1 @@
-"""Grants as they travel in Spark's offsets: which rows are decided, and which of them are kept."""
+"""Grants as they travel in Spark's offsets: which rows a grant decides about, and which rows it keeps."""

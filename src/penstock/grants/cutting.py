@@ -1,4 +1,4 @@
-"""Where a plan journal can be cut: behind the grants that neither a restart nor the shed lane needs."""
+"""Finds where a plan journal can be cut: after the grants that neither a restart nor the shed lane needs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NUMBER = re.compile(rb'"grant":(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What must stay of a reader's journal.
+    """The part of a reader's journal that must stay.
 
     Attributes:
-        positions: By partition. A grant that ends behind one of these positions stays.
+        positions: By partition. A grant that ends after one of these positions stays.
         done: All grants up to this one are backfilled.
-        done_offset: That grant's offset, as the backfill knows it.
+        done_offset: Offset of grant `done`, as the backfill knows it.
         pending: A backfill is under way: grants after `done` stay.
     """
 
@@ -39,22 +39,22 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place to cut at: the last grant that goes, and where the line of the first one that stays begins."""
+    """A place to cut at: the last grant that goes, and where the line of the first kept grant begins."""
 
     last: Offset
     at: int
 
 
 def find_cut(file: BinaryIO, needed: Needed, before: int, cut: int) -> Place | None:
-    """The last place to cut a journal at; `None` where nothing may go.
+    """The last place to cut a journal at; `None` if nothing may go.
 
-    Grants are in order in the file, so a binary search finds the place: a journal may be long. A checkpoint
-    that was put back breaks the order. The place is safe all the same: a proposal makes the earlier proposals
-    of its number and of higher numbers void, and lower numbers end earlier.
+    A journal may be long. Its grants are in order, so a binary search finds the place. Restoring an older
+    checkpoint breaks the order. The place is safe all the same: a proposal voids earlier proposals of its own
+    number and of higher numbers, and grants with lower numbers end earlier.
 
     Args:
         file: The journal.
-        needed: What must stay.
+        needed: Which grants must stay.
         before: Only grants before this one may go.
         cut: The last grant that was cut earlier; 0 for none.
     """
@@ -80,24 +80,25 @@ def find_cut(file: BinaryIO, needed: Needed, before: int, cut: int) -> Place | N
 
 
 def _proposal_from(file: BinaryIO, first: int, end: int) -> tuple[int, Offset, int] | None:
-    """The first proposal whose line begins in [first, end): its place, the offset, the end of its line."""
+    """The first proposal whose line begins in [first, end): begin of the line, offset, end of the line."""
     file.seek(max(0, first - 1))
     if first:
-        file.readline()  # the rest of the line before
+        file.readline()  # the rest of the line in which `first` lies
     while (at := file.tell()) < end:
         line = file.readline()
         if b'"proposed"' in line:
             try:
                 return at, Offset.from_json(json.loads(line)["proposed"]), file.tell()
             except (ValueError, KeyError, TypeError):
-                continue  # torn
+                continue  # a crash left half a line
     return None
 
 
 def _is_as_backfilled(file: BinaryIO, place: Place, needed: Needed, cut: int) -> bool:
-    """Whether the last backfilled grant is still the same, where it is among the grants that go.
+    """Whether the last backfilled grant, if the cut would remove it, is the one that the backfill knows.
 
-    It is another one after a checkpoint was put back. A lane command says so, as long as the grant is there.
+    After an older checkpoint was restored, another grant has its number. A lane command reports that, but
+    only while the grant is in the journal.
     """
     if not cut < needed.done <= place.last.grant:
         return True

@@ -1,4 +1,4 @@
-"""A grant: what a reader may read next, from the control plane's decision to the offset that carries it."""
+"""A grant: the rows that a reader may read next, as the control plane decides and sends it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.grants.plans import KEEP_ALL, ShedPlan, plan_from_json
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one reader of a query may read in its next micro-batch.
+    """The rows that one reader of a query may read in its next micro-batch.
 
     Attributes:
         end: Positions at which the grant ends; it begins where the reader stands.
         late: Rows of the grant before these positions are shed as late.
-        plan: What is kept of the rest.
+        plan: Which of the other rows are kept.
         tick: A grant without rows, which lets Spark close windows.
-        sources: Readers of the query; each has its part of the query's SIC.
-        ungoverned: The source gave it to itself, because nobody answered.
+        sources: Number of the query's readers; each reader has an equal part of the query's SIC.
+        ungoverned: The source granted the rows to itself, because no control plane answered.
     """
 
     end: Positions

@@ -1,18 +1,18 @@
 """The plan journal: every grant of a reader, written and fsynced before Spark hears of it.
 
-Spark purges its own offset log after a hundred batches; this file is the archive. One JSON line each:
+Spark purges its own offset log after a hundred batches; this file is the archive. It has these JSON lines:
 
-    {"proposed": offset}            before the answer
-    {"planned": grant, "attempt": n}  when Spark plans the batch, again after a restart
-    {"poison": grant, "rows": n}    set aside instead of run
-    {"lost": grant, "rows": n}      trimmed before the batch that was to read them ran
-    {"cut": grant, ...}             the first line, where earlier grants were cut off: up to which one
+    {"proposed": offset}            a grant, written before the source answers Spark
+    {"planned": grant, "attempt": n}  Spark plans the batch, again after a restart
+    {"poison": grant, "rows": n}    the grant is set aside instead of run
+    {"lost": grant, "rows": n}      rows of the grant were trimmed before its batch ran
+    {"cut": grant, ...}             only as first line: earlier grants, up to this one, were cut off
 
-A grant that was proposed but never logged by Spark is an orphan: a later one has the same number. What counts
-is the last proposal of each number up to the last one known to be logged.
+A grant that was proposed but never logged by Spark is an orphan: a later proposal has the same number. The
+last proposal of each number counts, up to the last grant that is known to be logged.
 
 A journal has one owner, the planner of its reader, which holds a lock on the file for as long as it lives.
-The owner cuts off grants that nobody needs any more, once the file has grown long.
+Once the file has grown long, the owner cuts off grants that nobody needs any more.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from penstock.vocabulary.errors import InvalidInputError
 
 TAIL_BYTES = 1 << 16
 CUT_BYTES = 1 << 22
-"""A journal that has grown by so much is looked at: can it be cut? About 13,000 grants of one partition."""
+"""Each time a journal has grown by this, its owner tries to cut it: about 13,000 grants of one partition."""
 WAIT_S, LOOK_S = 20.0, 0.05
-"""How long a planner waits for the planner before it to end. One that outlives its driver ends within about a
-second; a busy machine takes longer."""
+"""How long a planner waits for the previous planner to end, and how often it looks. A planner that outlives
+its driver ends within about a second; on a busy machine that takes longer."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """What the journal knows of one grant."""
+    """One grant in the journal."""
 
     offset: Offset
     attempts: int = 0
@@ -53,13 +53,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Grants that a journal has no more.
+    """Grants that were cut off from a journal.
 
     Attributes:
-        last: The last of them.
-        books: Up to that grant; `None` where they are not known.
-        first: The first grant that the journal ever had.
-        start: Positions at which that one begins.
+        last: Number of the last grant that was cut off.
+        books: The reader's books up to grant `last`; `None` if they are not known.
+        first: Number of the first grant that the journal ever had.
+        start: Positions at which grant `first` begins.
     """
 
     last: int
@@ -87,14 +87,14 @@ class Journal:
     cut: Cut | None = None
 
     def began(self) -> tuple[int, Positions]:
-        """The first grant that the journal ever had, and the positions at which it begins."""
+        """Number of the first grant that the journal ever had, and the positions at which it begins."""
         if self.cut is not None:
             return self.cut.first, self.cut.start
         first = min(self.entries)
         return first, self.entries[first].offset.start
 
     def books_before(self, grant: int) -> Books | None:
-        """The books up to the grant before this one; `None` where the journal begins later."""
+        """The books up to the grant before this one; `None` if the journal begins later."""
         if grant == 1:
             return Books()
         if grant - 1 in self.entries:
@@ -102,13 +102,13 @@ class Journal:
         return self.cut.books if self.cut is not None and self.cut.last == grant - 1 else None
 
     def logged(self) -> list[Entry]:
-        """The grants that Spark has logged, in order: those it planned, and all before one it planned."""
+        """The grants that Spark has logged, in order: all grants up to the last one that Spark planned."""
         last = max((number for number, entry in self.entries.items() if entry.attempts), default=0)
         return [self.entries[number] for number in sorted(self.entries) if number <= last]
 
 
 def read_journal(path: Path) -> Journal:
-    """Reads a journal, whole or cut off."""
+    """Reads a journal; a file that does not exist is an empty journal."""
     return _parse(path.read_bytes()) if path.exists() else Journal()
 
 
@@ -119,7 +119,7 @@ def _parse(lines: bytes) -> Journal:
             continue
         try:
             _take(journal, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):  # what a newer Penstock wrote is refused
+        except (ValueError, KeyError, TypeError, AttributeError):  # a newer format raises its own error
             journal.torn += 1
     return journal
 
@@ -127,7 +127,7 @@ def _parse(lines: bytes) -> Journal:
 def _take(journal: Journal, line: Mapping[str, Any]) -> None:
     if "proposed" in line:
         offset = Offset.from_json(line["proposed"])
-        # what was proposed from here on is an orphan, or follows a checkpoint that was put back
+        # earlier proposals of this number and higher ones are void: orphans, or an older checkpoint is back
         while journal.entries and next(reversed(journal.entries)) >= offset.grant:
             journal.entries.popitem()
         if journal.cut is not None and journal.cut.last >= offset.grant:
@@ -145,10 +145,10 @@ def _take(journal: Journal, line: Mapping[str, Any]) -> None:
 
 
 class JournalWriter:
-    """Appends to the journal of one reader; only its planner does, and holds the file's lock.
+    """Appends to the journal of one reader, and holds its lock. Only the reader's planner has a writer.
 
     Args:
-        folder: Of the stream's journals.
+        folder: Folder of the stream's journals.
         reader: The reader's id.
         wait_s: How long to wait for another owner to end; `WAIT_S` by default.
 
@@ -161,28 +161,28 @@ class JournalWriter:
         self.path = folder / f"{reader}.jsonl"
         self._file = _owned(self.path, reader, WAIT_S if wait_s is None else wait_s)
         for left in folder.glob(f"{self.path.name}.*.new"):
-            left.unlink(missing_ok=True)  # the planner before was killed while it cut
+            left.unlink(missing_ok=True)  # the previous planner was killed while it cut the journal
         self._recent = _recent(self.path)
         self._looked_bytes = 0
         if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
             os.write(self._file, b"\n")
 
     def proposed(self, offset: Offset) -> None:
-        """Writes a grant down, surely on disk on return."""
+        """Writes a proposed grant; it is on disk when this returns."""
         before = {number: entry for number, entry in self._recent.items() if number == offset.grant - 1}
         self._recent = {**before, offset.grant: Entry(offset)}
         self._write({"proposed": offset.to_json()})
         os.fsync(self._file)
 
     def planned(self, offset: Offset) -> int:
-        """Spark plans the grant; returns for which time."""
+        """Writes that Spark plans the grant; returns how often Spark has planned it."""
         entry = self._entry(offset)
         entry.attempts += 1
         self._write({"planned": offset.grant, "attempt": entry.attempts})
         return entry.attempts
 
     def set_aside(self, offset: Offset, rows: int) -> None:
-        """The grant's admitted rows are not processed: they count as shed."""
+        """Writes that the grant's admitted rows are not processed: they count as shed."""
         entry = self._entry(offset)
         if entry.poison_rows is None:
             entry.poison_rows = rows
@@ -195,7 +195,7 @@ class JournalWriter:
         return 0 if entry is None else entry.poison_rows or 0
 
     def lost(self, offset: Offset, rows: int) -> None:
-        """So many of the grant's admitted rows are not in the log any more: they count as expired."""
+        """Writes how many admitted rows of the grant are no longer in the log: they count as expired."""
         entry = self._entry(offset)
         if rows > entry.lost_rows:
             entry.lost_rows = rows
@@ -209,14 +209,14 @@ class JournalWriter:
 
     @property
     def is_long(self) -> bool:
-        """Whether it has grown so much that `cut` should look at it."""
+        """Whether the journal has grown so much that `cut` should be tried."""
         return os.fstat(self._file).st_size - self._looked_bytes >= CUT_BYTES
 
     def cut(self, needed: Needed) -> bool:
         """Cuts off grants that nobody needs, if that makes the journal at most half as long.
 
-        The last two grants always stay, and the last one that Spark planned. The rest is written to a file of
-        its own, forced to the disk and put into the journal's place: a crash leaves the old one or the new.
+        The last two grants and the last one that Spark planned always stay. The kept lines are written to a
+        new file, which is synced and then replaces the journal: a crash leaves the old file or the new one.
         """
         kept = [number for number, entry in self._recent.items() if entry.attempts]
         size = os.fstat(self._file).st_size
@@ -237,7 +237,7 @@ class JournalWriter:
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         file = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # before it has the journal's name: nobody else can own it
+            fcntl.flock(file, fcntl.LOCK_EX)  # before it has the journal's name: nobody else can lock it
             with os.fdopen(os.dup(file), "wb") as new:
                 new.write(_line(cut.to_json()))
                 old.seek(place.at)
@@ -253,20 +253,20 @@ class JournalWriter:
         sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Gives the journal up; again is a no-op."""
+        """Releases the journal; a second call is a no-op."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _entry(self, offset: Offset) -> Entry:
         if offset.grant not in self._recent:
-            # the journal was lost or moved; what Spark logged counts
+            # the journal was lost or moved; the offset that Spark logged counts
             self.proposed(offset)
         return self._recent[offset.grant]
 
     def _write(self, line: Mapping[str, Any]) -> None:
         data = _line(line)
-        if os.write(self._file, data) < len(data):  # a disk that fills up takes a part without an error
+        if os.write(self._file, data) < len(data):  # a disk that fills up writes a part without an error
             raise OSError(errno.ENOSPC, "a plan is journaled whole or not answered", str(self.path))
 
 
@@ -275,7 +275,7 @@ def _line(line: Mapping[str, Any]) -> bytes:
 
 
 def _owned(path: Path, reader: str, wait_s: float) -> int:
-    """Opens a journal and locks it. The lock ends with the process: its children do not inherit it."""
+    """Opens and locks a journal. The lock ends with this process: child processes do not inherit it."""
     until_s = time.monotonic() + wait_s
     while True:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -283,7 +283,7 @@ def _owned(path: Path, reader: str, wait_s: float) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 return file
-            os.close(file)  # it was cut just now: another file has its name
+            os.close(file)  # the journal was cut just now: another file has its name
             continue
         except BlockingIOError:
             os.close(file)
@@ -298,7 +298,7 @@ def _owned(path: Path, reader: str, wait_s: float) -> int:
 
 
 def _first_line(file: BinaryIO) -> Journal:
-    """What the first line says: where earlier grants were cut off, or the first grant."""
+    """A journal with the first readable line alone: a cut, or the first grant."""
     file.seek(0)
     found = Journal()
     while not found.entries and found.cut is None and (line := file.readline()):
@@ -307,9 +307,9 @@ def _first_line(file: BinaryIO) -> Journal:
 
 
 def _recent(path: Path) -> dict[int, Entry]:
-    """The last two grants: the last may be an orphan, and Spark then goes on from the one before it.
+    """The last two grants. If the last one is an orphan, Spark goes on from the one before it.
 
-    Read from the end: a journal grows for as long as its query is used.
+    The file is read from its end, because a journal grows for as long as its query is used.
     """
     if not path.exists():
         return {}
@@ -317,7 +317,7 @@ def _recent(path: Path) -> dict[int, Entry]:
         size, tail = file.seek(0, os.SEEK_END), TAIL_BYTES
         while True:
             file.seek(max(0, size - tail))
-            entries = _parse(file.read()).entries  # a line that is cut in front cannot be read
+            entries = _parse(file.read()).entries  # a first line that is not whole counts as torn
             if len(entries) >= 2 or tail >= size:
                 return dict(list(entries.items())[-2:])
             tail *= 4

@@ -13,7 +13,7 @@ from penstock.grants.plans import KEEP_ALL, ShedPlan, plan_from_json
 from penstock.vocabulary.errors import InvalidInputError
 
 FORMAT = 2
-"""Raised with whatever an older Penstock must not ignore. 2: `marks`."""
+"""Incremented with every field that an older Penstock must not ignore. 2 added `marks`."""
 
 _READ = (1, FORMAT)
 
@@ -23,18 +23,20 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Rows of a reader whose fate is decided, since its first row. `offered = admitted + shed` here; what
-    lies between the offset's end and the log's end is waiting."""
+    """Counts of rows that were decided about since the reader's first row: `offered = admitted + shed`.
+
+    Rows between the offset's end and the log's end are waiting; they are not in the books.
+    """
 
     admitted: int = 0
     sampled: int = 0
-    """Shed by the plan's coins."""
+    """Rows shed by the plan."""
     late: int = 0
-    """Shed because they would have been over the target."""
+    """Rows shed because they would have completed after the target."""
     expired: int = 0
-    """Trimmed from the log before they were read."""
+    """Rows trimmed from the log before they were read."""
     poison: int = 0
-    """Set aside with a grant that failed again and again."""
+    """Rows set aside with a grant that failed again and again."""
 
     @property
     def shed(self) -> int:
@@ -57,21 +59,21 @@ class Offset:
     """Where a reader is, and what its last grant decided.
 
     Attributes:
-        reader: Its id, minted once.
-        grant: Number of the grant that led here; 0 before the first.
-        start: Positions at which that grant begins.
-        end: Positions at which it ends; the next begins here.
+        reader: The reader's id, minted once.
+        grant: Number of the last grant; 0 before the first.
+        start: Positions at which the grant begins.
+        end: Positions at which the grant ends; the next grant begins here.
         late: Rows of the grant before these positions are shed as late.
-        plan: What is kept of the rest.
-        books: Up to `end`, since the reader began.
-        ungoverned: The source granted it to itself because the control plane was silent.
+        plan: Which of the grant's other rows are kept.
+        books: The reader's books up to `end`.
+        ungoverned: The source granted the rows to itself, because no control plane answered.
         tick: A grant without rows, which lets Spark close windows.
-        stream: Id of the stream that the positions are of.
+        stream: Id of the stream to which the positions belong.
         sic: SIC of each row of the grant, by the rows that its stream had offered in the source time window.
-        empty_before: Rows of the grants right before this one of which nothing was admitted: the next rows
-            that are stand for them, too.
-        empty: Such rows for the next grant; 0 where this one admits any.
-        marks: What tells the rows right before `end` from others; see `streams.marks`. None in format 1.
+        empty_before: Rows of directly preceding grants that admitted none. The next admitted rows represent
+            these rows, too.
+        empty: Value of `empty_before` for the next grant; 0 if this grant admits any row.
+        marks: Marks of the rows right before `end`, see `streams.marks`. None in format 1.
     """
 
     reader: str
@@ -146,18 +148,18 @@ class Offset:
 
     @property
     def rows(self) -> int:
-        """That its grant decided about."""
+        """Number of rows this grant decided about."""
         return sum(end - self.start.get(p, 0) for p, end in self.end.items())
 
     @property
-    def stood_for(self) -> int:
-        """Rows that those it admits stand for: of this grant, and of those before that admitted none."""
+    def represented_rows(self) -> int:
+        """Rows that the admitted rows represent: this grant's, and those of empty grants right before it."""
         return self.empty_before + self.rows
 
     def advanced(
         self, end: Positions, late: Positions, plan: ShedPlan, books: Books, ungoverned: bool = False
     ) -> Offset:
-        """The offset after the next grant, without marks; `books` are those of the grant alone."""
+        """The offset after the next grant, without marks; `books` are the books of that grant alone."""
         return replace(
             self,
             grant=self.grant + 1,
@@ -174,29 +176,32 @@ class Offset:
         )
 
     def follows(self, before: Offset, set_aside: bool, admitted: int) -> Offset:
-        """This offset, with the rows of grants before it of which nothing was admitted.
+        """This offset with `empty_before` and `empty` filled in.
 
         Args:
-            before: The last one.
-            set_aside: Whether what that one admits is not processed.
-            admitted: Rows that this grant admits.
+            before: The offset before this one.
+            set_aside: Whether the rows that `before` admits are set aside, that is, not processed.
+            admitted: Number of rows that this grant admits.
         """
-        carried = replace(self, empty_before=before.stood_for if set_aside else before.empty)
-        return replace(carried, empty=0 if admitted else carried.stood_for)
+        following = replace(self, empty_before=before.represented_rows if set_aside else before.empty)
+        return replace(following, empty=0 if admitted else following.represented_rows)
 
 
 def encode_positions(positions: Positions) -> dict[str, int]:
-    """Positions as JSON has them."""
+    """Positions as a JSON object, whose keys are texts."""
     return {str(p): int(position) for p, position in positions.items()}
 
 
 def decode_positions(encoded: Mapping[str, int]) -> dict[int, int]:
-    """Positions as JSON had them."""
+    """Positions of a JSON object of `encode_positions`."""
     return {int(p): int(position) for p, position in encoded.items()}
 
 
 def limited(start: Positions, ends: Positions, rows: int | None) -> dict[int, int]:
-    """Ends cut to a number of rows in all, shared by what waits in each partition; never before the start."""
+    """Cuts ends to a total number of rows, divided in proportion to the rows that wait in each partition.
+
+    No end lies before its start.
+    """
     ends = {p: max(end, start.get(p, 0)) for p, end in ends.items()}  # a paced stream's clock may go back
     waiting = {p: end - start.get(p, 0) for p, end in ends.items()}
     total = sum(waiting.values())

@@ -1,4 +1,4 @@
-"""What was drawn together in a grant: the columns that travel with its rows for estimates."""
+"""Sampling units of a grant, that is, rows that were drawn together: columns that estimates need."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from penstock.policies.quality.estimates import bucket_contrasts, contrasts, exp
 from penstock.streams.protocol import ReadableStream
 
 NO_UNIT = -1
-"""The unit of rows for which neither a segment nor a bucket was drawn; null in SQL."""
+"""Unit of rows in a grant that drew neither segments nor buckets; null in SQL."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitColumns:
-    """Unit and contrast (`_unit`, `_contrast`) of opened segments, or of buckets.
-
-    `expected` and `doubt` are a unit's equal part of what `expected_variance` says of the grant.
+    """Unit and contrast of opened segments, or of buckets.
 
     Attributes:
-        first: First position of each segment, as its header has it; for buckets their numbers.
-        unit: Segments or buckets with the same number are set against each other.
-        contrast: How much of a row goes into its unit's sum.
+        first: First position of each segment, as in its header; for buckets the bucket's number.
+        unit: Number of the unit; segments or buckets with the same number are set against each other.
+        contrast: Factor with which a row goes into its unit's sum.
+        expected: The unit's equal part of the first figure that `expected_variance` gives for the grant.
+        doubt: The unit's equal part of the second figure.
     """
 
     first: npt.NDArray[np.int64]
@@ -44,10 +44,10 @@ class Drawn:
     """How the rows of a grant were drawn.
 
     Attributes:
-        within: 1 / row_keep - 1, the same for all rows (`_within`).
-        segments: Units of the opened segments by partition of the log; empty where segments were not drawn.
-        buckets: Units of the key's buckets, where those were drawn.
-        known: Whether every row of the grant had a known chance: none was late, expired, or left out on
+        within: 1 / row_keep - 1, the same for all rows.
+        segments: Units of the opened segments by partition of the log; empty if segments were not drawn.
+        buckets: Units of the key's buckets, if buckets were drawn.
+        known: Whether every row of the grant had a known chance: no row was late, expired, or left out on
             purpose.
     """
 
@@ -58,9 +58,9 @@ class Drawn:
 
 
 def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
-    """How a grant's rows were drawn, after `evened`: a function of the offset and the log's headers alone."""
+    """How a grant's rows were drawn, computed from the offset (after `evened`) and segment headers alone."""
     plan = offset.plan
-    if plan.needs == "values":  # the others had no chance
+    if plan.needs == "values":  # rows that were not kept had no chance
         return Drawn(0.0, {}, known=False)
     known = plan.chance(log.key_buckets) is not None
     known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
@@ -83,7 +83,7 @@ def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
         order = np.argsort(tosses, kind="stable")
         unit, contrast = np.empty(first.size, np.int64), np.empty(first.size)
         unit[order], contrast[order] = contrasts(sizes[order], drawn / SCALE)
-    else:  # each is a unit by itself: its coin is tossed whatever the others show
+    else:  # each segment is a unit by itself: its coin does not depend on other coins
         unit = np.arange(first.size)
         contrast = np.full(first.size, np.sqrt(1.0 - _segment_keep(plan) / SCALE))
     parts = max(1, np.unique(unit).size)
@@ -119,13 +119,13 @@ DRAWN_TYPE = pa.struct(
 def drawn_column(
     drawn: Drawn, partition: int, piece: Piece, buckets: npt.NDArray[np.int64] | None = None
 ) -> pa.Array:
-    """How rows of one segment were drawn, a struct each (`_drawn`).
+    """How rows of one segment were drawn: the column `_drawn`, one struct a row.
 
     Args:
-        drawn: From `drawn_by`.
-        partition: Of the log.
+        drawn: Result of `drawn_by`.
+        partition: Partition of the log.
         piece: The rows.
-        buckets: Of their keys, where buckets were drawn.
+        buckets: Buckets of the rows' keys, if buckets were drawn.
     """
     count = piece.rows.num_rows
     unit, contrast = np.full(count, NO_UNIT, np.int64), np.zeros(count)
@@ -137,7 +137,7 @@ def drawn_column(
         at = np.searchsorted(of.first, piece.segment)
         unit[:], contrast[:] = of.unit[at], of.contrast[at]
     known = np.full(count, drawn.known)
-    if "_weight" in piece.rows.schema.names:  # rows of a segment that were sampled before, with other units
+    if "_weight" in piece.rows.schema.names:  # a shared stream, whose writer may have sampled other units
         known &= piece.rows.column("_weight").to_numpy(zero_copy_only=False) == 1.0
     columns = [
         pa.array(np.full(count, drawn.within)),
@@ -151,7 +151,7 @@ def drawn_column(
 
 
 def _opened(log: ReadableStream, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
-    """Partition, first position, rows inside the grant and toss of the opened segments, a column each."""
+    """Columns of the opened segments: partition, first position, rows inside the grant, toss."""
     columns = []
     seed = offset.plan.seed if isinstance(offset.plan, SamplePlan) else 0
     for p in sorted(offset.end):
@@ -167,7 +167,9 @@ def _segment_keep(plan: ShedPlan) -> int:
 
 
 def _buckets(kept: int, ranks: npt.NDArray[np.int64], reader: str) -> UnitColumns:
-    """The same units in every grant: a bucket's rows of a window are summed before they are squared."""
+    """Units of buckets. They are the same in every grant, so that an estimate sums a bucket's rows of a
+    window over all grants before it squares the sum.
+    """
     unit, contrast = np.full(ranks.size, NO_UNIT, np.int64), np.zeros(ranks.size)
     of_rank, signed = bucket_contrasts(kept, ranks.size)
     unit[ranks < kept] = of_rank[ranks[ranks < kept]] + _reader_bits(reader)
@@ -176,5 +178,5 @@ def _buckets(kept: int, ranks: npt.NDArray[np.int64], reader: str) -> UnitColumn
 
 
 def _reader_bits(reader: str) -> int:
-    """Keeps units of the readers of one query apart: 15 bits of it, 28 of the grant, 20 of the unit."""
+    """Bits that tell units of a query's readers apart: 15 for the reader, 28 the grant, 20 the unit."""
     return (zlib.crc32(reader.encode()) & 0x7FFF) << 48

@@ -1,4 +1,4 @@
-"""From an offset to rows: which segments a grant opens, how many rows it keeps, how tasks share them."""
+"""From an offset to rows: which segments a grant opens, how many rows it keeps, which task reads them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Selection:
     """The opened segments of a grant in one partition of the log, clipped to the grant.
 
     Attributes:
-        partition: Of the log.
-        first: First position of each opened segment that belongs to the grant.
-        end: Position after its last row of the grant.
-        kept: How many of these rows are kept.
+        partition: Partition of the log.
+        first: For each opened segment, position of its first row in the grant.
+        end: For each opened segment, position after its last row in the grant.
+        kept: For each opened segment, how many rows between `first` and `end` are kept.
     """
 
     partition: int
@@ -43,7 +43,7 @@ class Selection:
 
 
 def select(log: ReadableLog, offset: Offset) -> list[Selection]:
-    """The segments that a grant opens, by partition, with exact counts of what it keeps."""
+    """The segments that a grant opens, by partition, with exact counts of the rows that it keeps."""
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
 
 
@@ -56,7 +56,7 @@ def evened(log: ReadableStream, offset: Offset) -> ShedPlan:
 
 
 def grant_span(log: ReadableStream, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
-    """A partition, where its segments of a grant begin, and how many rows of the grant each has."""
+    """A partition, first positions of its segments in a grant, and rows of the grant in each segment."""
     first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
     headers = log.header_arrays(p, first, end, keys=False)
     ends = np.minimum(headers.first_position + headers.rows, end)
@@ -98,7 +98,7 @@ def _kept_in(mask: npt.NDArray[np.bool_] | None, rows: int) -> int:
 def _count_by_key(
     log: ReadableLog, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
-    """By the headers' counts per key bucket; only a segment that the grant cuts has to be read."""
+    """Counts by the headers' counts per key bucket; only a segment that the grant cuts is read."""
     assert headers.key_counts is not None
     counts: Counts = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1).astype(np.int64)
     whole = (firsts == headers.first_position) & (ends == headers.first_position + headers.rows)
@@ -110,7 +110,7 @@ def _count_by_key(
 
 
 def _count_by_reading(log: ReadableLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
-    """No header knows the values: the opened segments are read."""
+    """Counts by reading the opened segments, because headers do not have the values."""
     if firsts.size == 0:
         return firsts
     wanted = dict(zip(firsts.tolist(), ends.tolist(), strict=True))
@@ -130,29 +130,29 @@ def _count_by_reading(log: ReadableLog, plan: ShedPlan, p: int, firsts: Counts, 
 
 
 def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:
-    """What became of the rows of one grant."""
+    """Books of one grant alone: how many of its rows are admitted, sampled, late, expired."""
     admitted = late = expired = offered = 0
     for selection in selections:
         p = selection.partition
         start, end = offset.start.get(p, 0), offset.end[p]
-        gone = min(max(log.start(p), start), end)
-        lost = min(max(offset.late.get(p, 0), gone), end)
+        expired_end = min(max(log.start(p), start), end)
+        late_end = min(max(offset.late.get(p, 0), expired_end), end)
         offered += end - start
-        expired += gone - start
-        late += lost - gone
+        expired += expired_end - start
+        late += late_end - expired_end
         admitted += int(selection.kept.sum())
     return Books(admitted, offered - admitted - late - expired, late, expired)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of one partition that one task reads.
+    """Rows of one partition that one task reads.
 
     Attributes:
-        partition: Of the log.
-        first: First position.
-        end: Position after the last.
-        seq: How many rows the reader had admitted before this stretch.
+        partition: Partition of the log.
+        first: Position of the first row.
+        end: Position after the last row.
+        seq: How many rows the reader had admitted before `first`.
     """
 
     partition: int
@@ -161,16 +161,16 @@ class Range:
     seq: int
 
 
-def share_out(
+def split_among_tasks(
     selections: Sequence[Selection], admitted_before: int, tasks: int, least_rows: int
 ) -> list[list[Range]]:
     """Divides the kept rows among tasks, about evenly, at borders of segments, in order.
 
     Args:
-        selections: From `select`.
-        admitted_before: Rows that the reader admitted before this grant.
-        tasks: At most so many.
-        least_rows: A further task is worth its start only for so many rows.
+        selections: Result of `select`.
+        admitted_before: Number of rows that the reader admitted before this grant.
+        tasks: Most tasks.
+        least_rows: Least rows of a task, on average: fewer are not worth the start of a task.
     """
     total = sum(int(s.kept.sum()) for s in selections)
     if total == 0:
@@ -193,24 +193,24 @@ def share_out(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Kept rows of one segment: the columns of the log, and where each row comes from."""
+    """Kept rows of one segment: the columns of the log, and the position of each row."""
 
     rows: pa.RecordBatch
     positions: Counts
     seq: int
     segment: int = 0
-    """Where their segment begins."""
+    """First position of the segment."""
 
 
-def read_range(log: ReadableLog, plan: ShedPlan, stretch: Range) -> Iterator[Piece]:
+def read_range(log: ReadableLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
     """The kept rows of a range, segment by segment; segments that the plan skips are not read."""
-    seq = stretch.seq
-    headers = log.header_arrays(stretch.partition, stretch.first, stretch.end, keys=False)
-    # headers as objects cost microseconds each: only of segments that are opened
-    for at in headers.first_position[plan.opens(stretch.partition, headers.first_position)].tolist():
-        (segment,) = log.headers(stretch.partition, at, at + 1)
-        first = max(segment.first_position, stretch.first)
-        end = min(segment.end_position, stretch.end)
+    seq = part.seq
+    headers = log.header_arrays(part.partition, part.first, part.end, keys=False)
+    # a header as an object costs microseconds, so objects are made for opened segments only
+    for at in headers.first_position[plan.opens(part.partition, headers.first_position)].tolist():
+        (segment,) = log.headers(part.partition, at, at + 1)
+        first = max(segment.first_position, part.first)
+        end = min(segment.end_position, part.end)
         rows = log.read(segment)
         mask = kept_mask(log, plan, segment, first, end, rows)
         rows = rows.slice(first - segment.first_position, end - first)

@@ -1,11 +1,11 @@
-"""What a row of a stream is worth in a grant: its SIC, from segment headers alone.
+"""SIC of a row in a grant, computed from segment headers alone.
 
-A source's rows of one source time window share 1 / sources of their query's SIC (kalyvianaki2016 eq. 1). How
-many that window will have is not known when a grant is made, so it is taken from the window that ends with
-the grant. Headers do not change, and the figure is in the offset: a batch that is run again has the same.
+A source's rows of one source time window share 1 / sources of their query's SIC (kalyvianaki2016 eq. 1). The
+number of rows in that window is not known when a grant is made, so the window that ends with the grant is
+taken. Headers do not change, and the figure is in the offset: a batch that is run again has the same SIC.
 
-Rows of a shared segment bring their SIC with them, among all that its writer reads. Here they are one source
-of several, and have that part of it.
+Rows of a shared stream bring the SIC that they have in the query that writes the stream. In a query that
+reads the shared stream as one source of several, they have 1 / sources of that SIC.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from penstock.grants.offset import Positions
 from penstock.streams.protocol import ReadableStream, StreamLog
 
 LEAST_WATCHED_US = 250_000
-"""Of a stream that began later than its window: from less time nothing is scaled up."""
+"""A stream younger than the window is scaled up as if it had existed for at least this long."""
 
 
 def row_sic(log: StreamLog, end: Positions, stw_us: int, sources: int) -> float:
     """SIC of a row of a grant that ends at these positions: 1 / (rows of the window x sources).
 
-    Of a shared segment the part of its rows' own SIC that counts: 1 / sources.
+    For a shared stream: the factor of its rows' own SIC, 1 / sources.
     """
     rows = 1.0 if "_sic" in log.schema.names else max(1.0, window_rows(log, end, stw_us))
     return 1.0 / (rows * max(1, sources))
@@ -29,7 +29,7 @@ def row_sic(log: StreamLog, end: Positions, stw_us: int, sources: int) -> float:
 def window_rows(log: ReadableStream, end: Positions, stw_us: int) -> float:
     """Rows that a stream offered in the source time window that ends with the last row before `end`.
 
-    A stream that is younger than the window is scaled up by the time that it is there.
+    For a stream younger than the window, the number is scaled up from its age to the window.
     """
     newest_us = oldest_us = None
     for p, position in end.items():
@@ -37,7 +37,7 @@ def window_rows(log: ReadableStream, end: Positions, stw_us: int) -> float:
             last = log.header_arrays(p, position - 1, position, keys=False)
             begin = log.header_arrays(p, first, first + 1, keys=False)
             if not (len(last) and len(begin)):
-                continue  # trimmed, or lost, since it was looked at
+                continue  # the rows were trimmed or lost meanwhile
             newest_us = max(newest_us or 0, int(last.arrival_max_us[-1]))
             oldest_us = min(oldest_us or newest_us, int(begin.arrival_min_us[0]))
     if newest_us is None or oldest_us is None:

@@ -1,1 +1,1 @@
-"""Rows that were shed and are kept for later: which they are, how far they were processed, their windows."""
+"""Shed lanes: shed rows that are kept for later, how far they were backfilled, and their windows."""

@@ -1,7 +1,7 @@
 """The shed lane: the rows that a reader's grants dropped, and that can still be read.
 
-Nothing is copied. The plan journal says for every grant which rows were kept, so the others are known, and a
-pin in the reader registry keeps them in the log. Rows that expired unread are gone and not in the lane.
+Nothing is copied. The plan journal says for every grant which rows were kept, so the dropped rows are known.
+A pin in the reader registry keeps them in the log. Rows that expired unread are not in the lane.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock.grants.selection import (
 from penstock.streams.protocol import Segment
 
 NO_SEQ = -1
-"""Dropped rows are not numbered."""
+"""Sequence number of dropped rows, which have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Rows that one grant dropped, by reason."""
+    """Number of rows that one grant dropped, by reason."""
 
     late: int = 0
     sampled: int = 0
@@ -44,7 +44,7 @@ class Shed:
 
 
 def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
-    """What a grant dropped, by the books: known even where the rows are gone."""
+    """How many rows a grant dropped, by the books: known even if the rows have been trimmed."""
     offset = entry.offset
     earlier = journal.books_before(offset.grant)
     if earlier is not None:
@@ -56,15 +56,15 @@ def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
 
 
 def shed_rows(log: ReadableLog, entry: Entry) -> Iterator[Piece]:
-    """The rows that a grant dropped and that are still in the log; segments it kept whole are not read."""
+    """The dropped rows of a grant that are still in the log; segments that it kept whole are not read."""
     for p, end in sorted(entry.offset.end.items()):
         yield from shed_range(log, entry, Range(p, entry.offset.start.get(p, 0), end, NO_SEQ))
 
 
-def shed_range(log: ReadableLog, entry: Entry, stretch: Range) -> Iterator[Piece]:
-    """The same for a stretch of one partition."""
-    p, offset = stretch.partition, entry.offset
-    for first, end, is_open in _segments(log, offset, stretch):
+def shed_range(log: ReadableLog, entry: Entry, part: Range) -> Iterator[Piece]:
+    """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
+    p, offset = part.partition, entry.offset
+    for first, end, is_open in _segments(log, offset, part):
         if is_open and _keeps_whole(entry, p, first):
             continue
         (segment,) = log.headers(p, first, first + 1)
@@ -78,14 +78,14 @@ def shed_range(log: ReadableLog, entry: Entry, stretch: Range) -> Iterator[Piece
             yield Piece(rows, positions, NO_SEQ)
 
 
-def _segments(log: ReadableLog, offset: Offset, stretch: Range) -> Iterator[tuple[int, int, bool]]:
-    """First position, end and whether the plan opens it, of each segment, cut to the stretch."""
-    p, start = stretch.partition, max(stretch.first, log.start(stretch.partition))
-    if start >= stretch.end:
+def _segments(log: ReadableLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
+    """For each segment, cut to a range: its first position, its end, and whether the plan opens it."""
+    p, start = part.partition, max(part.first, log.start(part.partition))
+    if start >= part.end:
         return
-    headers = log.header_arrays(p, start, stretch.end, keys=False)
+    headers = log.header_arrays(p, start, part.end, keys=False)
     firsts = np.maximum(headers.first_position, start)
-    ends = np.minimum(headers.first_position + headers.rows, stretch.end)
+    ends = np.minimum(headers.first_position + headers.rows, part.end)
     is_open = offset.plan.opens(p, headers.first_position)
     yield from zip(firsts.tolist(), ends.tolist(), is_open.tolist(), strict=True)
 
@@ -117,12 +117,12 @@ def _dropped(
 
 
 def decided(journal: Journal, positions: Positions, ended: bool = False) -> list[Entry]:
-    """The grants whose batch is over, in order; the last one may still fail and be set aside.
+    """The grants whose batch has ended, in order. A running batch may still fail and be set aside.
 
     Args:
-        journal: Of the reader.
-        positions: Its progress in the registry.
-        ended: The query will not run again, so its last grant is over too.
+        journal: The reader's journal.
+        positions: The reader's progress in the registry.
+        ended: The query will not run again, so its last grant has ended too.
     """
     logged = journal.logged()
     if ended or not logged:
@@ -135,16 +135,16 @@ def decided(journal: Journal, positions: Positions, ended: bool = False) -> list
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What lies in a shed lane.
+    """The content of a shed lane.
 
     Attributes:
         grants: Grants that dropped rows.
-        late: Rows dropped because they would have been over the target.
-        sampled: Rows dropped by a plan's coins.
+        late: Rows dropped because they would have completed after the target.
+        sampled: Rows dropped by a plan.
         poison: Rows of grants that were set aside.
-        gone: How many of these have been trimmed and cannot be read.
-        first_arrival_s: When the oldest of their segments begins; `None` where nothing can be read.
-        last_arrival_s: When the newest ends.
+        gone: How many of all these rows have been trimmed and cannot be read.
+        first_arrival_s: First arrival in the grants' segments; `None` if no row can be read.
+        last_arrival_s: Last arrival in the grants' segments; `None` if no row can be read.
     """
 
     grants: tuple[int, ...] = ()
@@ -161,7 +161,7 @@ class Lane:
 
 
 def lane(log: ReadableLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
-    """What the given grants of a reader dropped."""
+    """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
     spans = [_arrivals(log, entry.offset) for entry, _ in found.values()]
@@ -177,7 +177,7 @@ def lane(log: ReadableLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
 
 
 def readable_rows(log: ReadableLog, entry: Entry, shed: Shed) -> int:
-    """How many of a grant's dropped rows are still in the log; it is read only where a part was trimmed."""
+    """How many of a grant's dropped rows are still in the log; rows are read only if some were trimmed."""
     left = {p: max(entry.offset.start.get(p, 0), log.start(p)) for p in entry.offset.end}
     if all(position == entry.offset.start.get(p, 0) for p, position in left.items()):
         return shed.rows
@@ -199,7 +199,7 @@ def _arrivals(log: ReadableLog, offset: Offset) -> tuple[float, float] | None:
 def pins_for(log: ReadableLog, journal: Journal, done: int) -> dict[int, int]:
     """By partition, the first row that must stay for the lane once all grants up to `done` are backfilled.
 
-    Proposals that Spark has not logged yet count: they will be, and their rows must still be there then.
+    Proposals that Spark has not logged yet count: once they are logged, their rows must still be there.
     """
     pins: dict[int, int] = {}
     for number, entry in sorted(journal.entries.items()):
@@ -211,10 +211,10 @@ def pins_for(log: ReadableLog, journal: Journal, done: int) -> dict[int, int]:
 
 
 def offered_rows(entry: Entry) -> int:
-    """Rows that a grant decided about."""
+    """Number of rows that a grant decided about."""
     return rows_between(entry.offset.start, entry.offset.end)
 
 
 def positions_within(start: Positions, end: Positions, log: ReadableLog) -> Mapping[int, tuple[int, int]]:
-    """By partition, where the rows between two places begin, as far as they are left, and end."""
+    """By partition, first position and end of the rows between two places; trimmed rows are left out."""
     return {p: (max(start.get(p, 0), log.start(p)), position) for p, position in end.items()}

@@ -1,6 +1,6 @@
-"""How far a shed lane has been backfilled, durably, and the pins that follow it.
+"""How far a shed lane has been backfilled, durably, and the pins that keep the rest of the lane.
 
-<stream>/lanes/<reader>.json   replaced whole; what is being done is written before it is done
+<stream>/lanes/<reader>.json   replaced whole; a revision is written here before it is begun
 <stream>/lanes/lock            held by the one backfill of the stream
 """
 
@@ -27,15 +27,15 @@ from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Grants in a row that are backfilled as one revision: all of it is in the sink, or nothing.
+    """Consecutive grants that are backfilled as one revision: all its results are in the sink, or none.
 
     Attributes:
-        revision: Its number, higher than any before.
+        revision: Number of the revision, higher than any before.
         first: First grant.
         last: Last grant.
-        sink: Where the results go.
+        sink: Name of the sink that gets the results.
         windowed: Whether whole windows are computed anew.
-        batch: For a log stream, the number of its first append.
+        batch: For a log stream, the number of the revision's first append.
     """
 
     revision: int
@@ -48,15 +48,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """What a backfill has done of a lane.
+    """How far a lane has been backfilled.
 
     Attributes:
         done: All grants up to this one are backfilled.
-        done_offset: That grant's offset, to notice a checkpoint that was put back.
+        done_offset: Offset of grant `done`, by which a restored older checkpoint is noticed.
         revision: The last revision.
         rows: Rows backfilled so far.
-        gone: Rows that could not be, because they had been trimmed.
-        pending: What was begun and is not known to be finished.
+        gone: Rows that were not backfilled, because they had been trimmed.
+        pending: Grants whose backfill was begun and is not known to be finished.
     """
 
     done: int = 0
@@ -71,7 +71,7 @@ class LaneStore:
     """A reader's journal, lane progress and pins, in its stream's directory.
 
     Args:
-        directory: The stream's.
+        directory: The stream's directory.
         reader: The reader's id.
     """
 
@@ -90,31 +90,31 @@ class LaneStore:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets nobody else backfill from this stream; waits for whoever does."""
+        """Holds the lock of the stream's backfills; waits while another backfill holds it."""
         self.folder.mkdir(exist_ok=True)
         with locked(self.folder / "lock"):
             yield
 
     def load(self, journal: Journal) -> LaneProgress:
-        """The progress; refused if the journal went back behind it."""
+        """The progress; an error if the last backfilled grant is no longer the same in the journal."""
         progress = _load(self._path)
         entry = journal.entries.get(progress.done)
-        is_cut = journal.cut is not None and progress.done <= journal.cut.last  # compared before it was cut
+        is_cut = journal.cut is not None and progress.done <= journal.cut.last  # compared before the cut
         if progress.done and not is_cut and (entry is None or entry.offset.to_json() != progress.done_offset):
             raise InvalidInputError(
-                f"grants that are backfilled stay as they were, here up to {progress.done}",
+                f"backfilled grants stay as they were, here up to grant {progress.done}",
                 f"another grant of that number, or none, in the journal of {self.reader}",
-                f"its checkpoint was put back; remove {self._path} to backfill all of the new grants",
+                f"an older checkpoint was restored; remove {self._path} to backfill all of the new grants",
             )
         return progress
 
     def undone(self, journal: Journal, ended: bool = False, until_s: float | None = None) -> list[Entry]:
-        """The grants that are over and not backfilled, in order.
+        """The grants whose batch has ended and that are not backfilled, in order.
 
         Args:
-            journal: Of the reader.
-            ended: The query will not run again, so its last grant is over too.
-            until_s: Only grants whose rows arrived up to then, in seconds since the epoch.
+            journal: The reader's journal.
+            ended: The query will not run again, so its last grant has ended too.
+            until_s: Only grants whose rows arrived up to this time, in seconds since the epoch.
         """
         known, done = self.registered(), self.load(journal).done
         entries = decided(journal, {} if known is None else known.positions, ended)
@@ -126,12 +126,12 @@ class LaneStore:
         return entries
 
     def lane(self, ended: bool = False, until_s: float | None = None, journal: Journal | None = None) -> Lane:
-        """What a backfill would find."""
+        """The lane that a backfill would find."""
         journal = journal or self.journal()
         return lane(self.log, journal, self.undone(journal, ended, until_s))
 
     def begin(self, progress: LaneProgress, stretch: Stretch) -> LaneProgress:
-        """Writes down what is about to be done."""
+        """Saves, before the work, which grants a revision is going to backfill."""
         return self._save(replace(progress, pending=stretch))
 
     def finish(
@@ -143,7 +143,7 @@ class LaneStore:
         gone: int,
         floor: Positions,
     ) -> LaneProgress:
-        """Writes down that it is done, then lets go of its rows."""
+        """Saves that a revision is done, then releases the pins of its rows."""
         done = LaneProgress(
             stretch.last,
             journal.entries[stretch.last].offset.to_json(),
@@ -156,18 +156,18 @@ class LaneStore:
         return done
 
     def next_revision(self) -> int:
-        """Higher than any revision of the stream's lanes."""
+        """A revision number higher than any in the stream's lanes."""
         known = [_load(path) for path in self.folder.glob("*.json")]
         return 1 + max((max(p.revision, p.pending.revision if p.pending else 0) for p in known), default=0)
 
     def needed(self) -> Needed:
-        """What must stay of the journal: what the query or its lane may still ask for."""
+        """The part of the journal that must stay, because the query or its lane may still need it."""
         known, progress = self.registered(), _load(self._path)
         positions = {} if known is None else {p: known.needs_from(p) for p in known.positions}
         return Needed(positions, progress.done, progress.done_offset, progress.pending is not None)
 
     def cut_journal(self) -> None:
-        """Cuts the journal of a query that does not run; a planner that lives cuts its own."""
+        """Cuts the journal of a query that does not run; a running planner cuts its own journal."""
         with suppress(InvalidInputError):
             writer = JournalWriter(self.directory / "plans", self.reader, wait_s=0.0)
             try:
@@ -177,15 +177,15 @@ class LaneStore:
                 writer.close()
 
     def move_pins(self, done: int, floor: Positions) -> None:
-        """Pins what is left of the lane, so that retention can take the rest.
+        """Pins what is left of the lane, so that all earlier rows can be trimmed.
 
-        The planner pins a grant's rows after it has journaled the grant, and leaves a pin as it is that
-        covers them. So the journal is read again after the pins are written: a grant that came meanwhile
-        is seen either here or by its planner.
+        The planner pins a grant's rows after it has journaled the grant, unless a pin covers them already. So
+        the journal is read again after the pins are written: either this method or the planner then notices
+        a grant that was proposed meanwhile.
 
         Args:
             done: All grants up to this one are backfilled.
-            floor: By partition, where rows begin that are needed beside those of the lane.
+            floor: By partition, first row that open windows need, besides the rows of the lane.
         """
         journal, pins = self.journal(), None
         while self.registered() is not None:
@@ -210,7 +210,7 @@ def _load(path: Path) -> LaneProgress:
 
 
 def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
-    """The lanes of a log's readers: all, or those of a reader's id or a query's name.
+    """The lanes of a log's readers: all lanes, or those of one reader or query.
 
     Args:
         root: The directory that holds the streams.
@@ -219,7 +219,7 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
     root = Path(root)
     if not root.is_dir():
         raise InvalidInputError(
-            "a log is a directory of streams", root, "give the directory the streams lie in"
+            "a log is a directory of streams", root, "give the directory that holds the streams"
         )
     found = [
         LaneStore(about.parent, journal.stem)
@@ -234,5 +234,5 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
         known = {re.sub(r"-[0-9a-f]{12}$", "", store.reader) for store in found}
         raise UnknownNameError("a query or reader of the log", name, known)
     if not chosen:
-        raise InvalidInputError("a lane has a plan journal", f"none in {root}", "run its query first")
+        raise InvalidInputError("a lane has a plan journal", f"no journal in {root}", "run its query first")
     return chosen

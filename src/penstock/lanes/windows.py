@@ -1,4 +1,4 @@
-"""Event-time windows over a log: which windows shed rows touch, which are closed, where their rows lie."""
+"""Event-time windows over a log: which windows have shed rows, which are closed, where their rows are."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Times = npt.NDArray[np.int64]
 """Microseconds since the epoch."""
 
 NO_TIME = np.iinfo(np.int64).min
-"""The time of a row that has none: it belongs to no window."""
+"""Event time of a row without one; such a row belongs to no window."""
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, how much there is."""
+"""Reports progress: what is being done, how much of it is done, how much there is in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Windows:
 
     Attributes:
         column: The event-time column.
-        length_s: How long a window is.
-        slide_s: From the beginning of one to that of the next; the length if left out.
-        lateness_s: How late a row may be: the query's watermark.
-        result: The result's column with the window, or with its start; needed where windows overlap.
+        length_s: Length of a window.
+        slide_s: Time from the beginning of one window to that of the next; by default the length.
+        lateness_s: How late a row may be: the delay of the query's watermark.
+        result: The result's column with the window, or with its start; needed if windows overlap.
     """
 
     column: str
@@ -84,7 +84,7 @@ def event_times(rows: pa.RecordBatch, column: str) -> Times:
 
 
 def window_starts(times: Times, windows: Windows) -> Times:
-    """The windows that hold some of the times, by their start, each once, in order."""
+    """Starts of all windows that hold one of the times; each window once, in order."""
     times = np.unique(times[times != NO_TIME])
     last = times // windows.slide_us * windows.slide_us
     count = -(-windows.length_us // windows.slide_us)
@@ -96,7 +96,7 @@ def window_starts(times: Times, windows: Windows) -> Times:
 
 
 def merged(starts: Times, length_us: int) -> tuple[Times, Times]:
-    """Windows as stretches of time that do not touch: their starts and ends."""
+    """Starts and ends of the spans that windows cover together; adjacent windows are one span."""
     if starts.size == 0:
         return starts, starts
     new = np.concatenate([[True], starts[1:] > starts[:-1] + length_us])
@@ -105,7 +105,7 @@ def merged(starts: Times, length_us: int) -> tuple[Times, Times]:
 
 
 def inside(times: Times, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
-    """Which times lie in one of the stretches."""
+    """Which times lie in one of the spans."""
     if starts.size == 0:
         return np.zeros(times.size, np.bool_)
     at = np.searchsorted(starts, times, side="right") - 1
@@ -114,15 +114,15 @@ def inside(times: Times, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
-    """What a windowed query's backfill computes anew.
+    """Windows that the backfill of a windowed query computes anew. A window with shed rows is *touched*.
 
     Attributes:
-        last: Last grant whose shed rows touch only windows that are closed; 0 for none.
-        touched: The windows to compute, by their start.
-        incomplete: Touched windows whose earlier rows have been trimmed: what was computed stands.
-        open: Touched windows that still take rows; their grants wait.
-        ranges: Where rows of the touched windows lie.
-        open_from: By partition, where rows of the open windows begin.
+        last: Last grant up to which shed rows are in closed windows only; 0 for none.
+        touched: Starts of the windows to compute.
+        incomplete: Touched windows some of whose rows may have been trimmed: their old results stay.
+        open: Touched windows that still take rows; their grants are backfilled later.
+        ranges: Ranges of the log with rows of the touched windows.
+        open_from: By partition, first row of the open windows.
     """
 
     last: int
@@ -142,18 +142,18 @@ def plan_windows(
     closed: bool = False,
     progress: Progress = lambda *_: None,
 ) -> WindowPlan:
-    """Finds the closed windows that shed rows of some grants touch, and where their rows lie.
+    """Finds the closed windows that have shed rows of some grants, and where the windows' rows are.
 
     A window is closed when the query's watermark has passed it: no row is added to it any more.
 
     Args:
         log: The stream.
-        journal: Of the reader.
-        entries: The grants that are over and not backfilled, in order.
-        windows: The query's.
-        taken: How many of them, from the first on, to backfill; all if left out.
-        closed: The windows that these touch are known to be closed.
-        progress: Told how far the work is.
+        journal: The reader's journal.
+        entries: The grants that have ended and are not backfilled, in order.
+        windows: The query's windows.
+        taken: How many of the grants, from the first on, to backfill; by default all.
+        closed: Whether all windows touched by these grants are known to be closed.
+        progress: Called with the progress of the work.
     """
     by_grant = []
     for i, entry in enumerate(entries[:taken]):
@@ -168,8 +168,8 @@ def plan_windows(
     touched = touched[touched > bound]
     ranges = _ranges(log, journal, entries, windows, touched, progress)
     open_from: dict[int, int] = {}
-    for stretch in _ranges(log, journal, entries, windows, waiting, progress):
-        open_from.setdefault(stretch.partition, stretch.first)
+    for part in _ranges(log, journal, entries, windows, waiting, progress):
+        open_from.setdefault(part.partition, part.first)
     last = entries[count - 1].offset.grant if count else 0
     return WindowPlan(last, touched, incomplete, waiting, ranges, open_from)
 
@@ -183,7 +183,7 @@ def _union(found: Sequence[Times]) -> Times:
 
 
 def _watermark(log: ReadableLog, entries: Sequence[Entry], windows: Windows, progress: Progress) -> int:
-    """At most the query's watermark: the newest event time that these grants kept, less the lateness."""
+    """A lower bound of the query's watermark: the newest event time that these grants kept, less lateness."""
     newest = NO_TIME
     for i, entry in enumerate(entries):
         progress("looking for the watermark", i, len(entries))
@@ -204,10 +204,10 @@ def _kept_times(log: ReadableLog, entry: Entry, column: str) -> Iterable[Times]:
 
 
 def _unknown_up_to(log: ReadableLog, journal: Journal, windows: Windows) -> int:
-    """Windows that begin up to here may lack rows that were trimmed; `NO_TIME` if none does.
+    """Windows that begin up to this time may lack trimmed rows; `NO_TIME` if no window does.
 
-    A row that is not late is at most `lateness` behind any earlier one, so none of the trimmed rows is
-    newer than the first rows that are left by more than that.
+    A row that is not late is at most `lateness` older than any row before it. So no trimmed row is newer
+    than the first rows that are left by more than `lateness`.
     """
     first, start = journal.began()
     bounds = [NO_TIME]
@@ -230,7 +230,7 @@ def _ranges(
     touched: Times,
     progress: Progress,
 ) -> list[Range]:
-    """Segments with rows of the touched windows; event time is in no header, so all are looked at."""
+    """Ranges of segments with rows of the touched windows. All segments are read: headers lack event time."""
     if touched.size == 0:
         return []
     _, start = journal.began()

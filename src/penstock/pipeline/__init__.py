@@ -1,1 +1,1 @@
-"""Pipelines: what `penstock run` reads from a YAML file. No Spark inside."""
+"""Pipelines, which `penstock run` reads from a YAML file."""

@@ -1,1 +1,1 @@
-"""Run directories: what a control plane decided, and the replay of it."""
+"""Run directories, which record a control plane's decisions, and their replay."""

@@ -1,4 +1,4 @@
-"""Files of a record that are kept up to a limit: in numbered parts, of which the oldest go.
+"""Files of a record with a size limit: they are kept in numbered parts, and the oldest parts are removed.
 
 decisions.jsonl           the newest part, which is being written
 decisions-000007.jsonl    part 7, which is complete; lower numbers are older
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PARTS = 8
-"""A part is an eighth of the limit, so that what is kept is at least seven eighths of it."""
+"""A part is an eighth of the limit, so that at least seven eighths of the limit are kept."""
 DROPPED = "dropped.jsonl"
 
 
@@ -25,7 +25,7 @@ def numbered(path: Path) -> dict[int, Path]:
 
 
 def all_parts(path: Path) -> dict[int, Path]:
-    """The same, and the part that is being written last."""
+    """All parts of a file by number, the oldest first; the last one is being written."""
     found = numbered(path)
     return {**found, max(found, default=0) + 1: path}
 
@@ -35,7 +35,7 @@ class Parts:
 
     Args:
         paths: The files.
-        limit_bytes: How much of each file is kept; `None` for all.
+        limit_bytes: How many bytes of each file are kept; `None` for all.
     """
 
     def __init__(self, paths: Sequence[Path], limit_bytes: int | None) -> None:
@@ -43,11 +43,11 @@ class Parts:
         self.number = 1
 
     def is_full(self, size: int) -> bool:
-        """Whether a file of this size is a part that is complete."""
+        """Whether a file of this size is a complete part."""
         return self.limit_bytes is not None and size * PARTS >= self.limit_bytes
 
     def next(self) -> None:
-        """Makes a complete part of each file, which is closed, and removes the parts that are too many."""
+        """Makes each file, which must be closed, a complete part, and removes surplus parts."""
         for path in self.paths:
             path.replace(path.with_name(f"{path.stem}-{self.number:06d}{path.suffix}"))
         self.number += 1
@@ -69,12 +69,12 @@ class Parts:
 def _drop(path: Path, number: int, part: Path) -> None:
     line = {"file": path.name, "part": number, "bytes": part.stat().st_size}
     with (path.parent / DROPPED).open("a", encoding="ascii", newline="\n") as file:
-        file.write(json.dumps(line) + "\n")  # said first: a crash in between leaves a part that is said gone
+        file.write(json.dumps(line) + "\n")  # first: after a crash, a listed part may still exist
     part.unlink()
 
 
 def dropped(folder: Path) -> dict[str, dict[str, Any]]:
-    """By file of a record, how many parts were removed, and how many bytes."""
+    """Number of removed parts and bytes, by file of a record."""
     path, found = folder / DROPPED, dict[str, dict[str, Any]]()
     for text in path.read_text().splitlines() if path.exists() else ():
         line = json.loads(text)

@@ -1,4 +1,4 @@
-"""A run directory beside a control plane that must go on whatever becomes of its record."""
+"""Records a control plane's run; the control plane must go on even if recording fails."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _log = logging.getLogger(__name__)
 
 
 class LiveRecorder:
-    """Records until the disk refuses; the record is then cut off there, and queries stay governed."""
+    """Records until writing fails; the record then ends there, and queries stay governed."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._ended = False
 
     def follow(self, managers: Callable[[], Mapping[str, object]]) -> None:
-        """Says how to look at the managers, by class; a part of the record begins with their states."""
+        """Sets the function that gives the managers by class; each part of the record begins with them."""
         self._run.managers = managers
 
     def record(self, step: Step) -> None:
@@ -35,7 +35,7 @@ class LiveRecorder:
         self._try(lambda: self._run.record_shedding(line))
 
     def finish(self, report: Mapping[str, object]) -> None:
-        """Ends the record and writes the closing report, also of a record that was cut off."""
+        """Ends the record and writes the closing report, even if the record was cut off."""
         self._try(self._run.close)
         try:
             self._run.write_report(report)
@@ -47,7 +47,7 @@ class LiveRecorder:
             return
         try:
             write()
-        except Exception as error:  # whatever it is, a record is not worth a query
+        except Exception as error:  # no error of the record may stop a query
             self._ended = True
             self._run.abandon()
             _log.warning("the run is not recorded any further; queries stay governed: %s", error)

@@ -1,8 +1,8 @@
-"""Replay: a recorded run's observations through the same or another load manager.
+"""Replay: gives a recorded run's observations to the same or another load manager.
 
 A policy is a function of its observations, so the same manager with the same settings decides identically.
-Another manager is replayed in open loop: it sees what came of the recorded decisions, not of its own. That
-shows where it would have decided otherwise, not how the run would have gone; for that, simulate.
+Another manager is replayed in open loop: it sees the consequences of the recorded decisions, not of its own.
+A replay shows where it would have decided otherwise, not how the run would have gone; for that, simulate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 
 
 class Difference(NamedTuple):
-    """A recorded decision and what the replayed manager decided instead."""
+    """A recorded decision and the replayed manager's decision that differs from it."""
 
     observation_id: int
     recorded: Decision
@@ -33,13 +33,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How far two managers agree on one run. Means and the maximum are `None` where nothing was decided.
+    """How far two managers agree on one run. Means and the maximum are `None` without decisions.
 
     Attributes:
-        recorded: The decisions that were replayed, as recorded.
-        decisions: What the replayed manager decided on the same observations.
-        identical: How many are equal in every field.
-        first_difference: The first that is not.
+        recorded: The recorded decisions.
+        decisions: The replayed manager's decisions on the same observations.
+        identical: How many decisions are equal in every field.
+        first_difference: The first decision that differs.
     """
 
     recorded: list[Decision]
@@ -78,13 +78,13 @@ class ReplayResult:
 def replay(
     run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager], exchange: bool = True
 ) -> ReplayResult:
-    """Feeds the recorded observations to the managers of their classes and compares.
+    """Gives the recorded observations to the managers of their classes and compares the decisions.
 
     Args:
-        run: Of a run that was cut off, as many observations as have their decision are replayed.
-        managers: By class, or one for a run of one class; fresh, or restored from a snapshot that was taken
-            where the observations begin.
-        exchange: Whether a manager that was exchanged while the run went on is exchanged here too.
+        run: The run. If it was cut off, only observations with a decision are replayed.
+        managers: Managers by class, or one manager for a run of one class. They are fresh, or restored from
+            a snapshot of the moment at which the observations begin.
+        exchange: Whether a manager that was exchanged during the run is exchanged in the replay too.
     """
     by_class = _by_class(run, managers)
     changes = _changes(run) if exchange else []
@@ -92,12 +92,12 @@ def replay(
     decisions: list[Decision] = []
     identical, first = 0, None
     for observation, before in zip(run.observations, recorded, strict=False):
-        while changes and _is_due(changes[0], observation):
+        while changes and _applies_to(changes[0], observation):
             change = changes.pop(0)
             by_class[change["cls"]] = rebuild_manager(change)
         now = by_class[observation.cls].decide(observation)
         decisions.append(now)
-        # compared as they are written: there NaN, which a refused decision may hold, equals itself
+        # encodings are compared: in them NaN, which a refused decision may have, equals itself
         if encode_decision(before) == encode_decision(now):
             identical += 1
         elif first is None:
@@ -106,8 +106,7 @@ def replay(
 
 
 def shed_summary(run: RecordedRun) -> list[dict[str, Any]]:
-    """By query, what the shedder of its class decided: how often, how much of what was not late it kept, and
-    why it last did."""
+    """Decisions of class shedders by query: number, kept fraction of rows that were not late, last reason."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for line in run.shedding:
         names = {name: line[name] for name in ("cls", "query", "shedder")}
@@ -126,12 +125,14 @@ def _by_class(run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager
         missing = [name for name in classes if name not in managers]
         if missing:
             raise InvalidInputError(
-                "every class of a replayed run has a manager", f"none for {missing[0]}", "give one a class"
+                "every class of a replayed run has a manager",
+                f"no manager for {missing[0]}",
+                "give a manager for each class",
             )
         return dict(managers)
     if len(classes) > 1:
         raise InvalidInputError(
-            "a run of several classes is replayed by as many managers",
+            "a run of several classes is replayed by one manager for each class",
             ", ".join(classes),
             "give a mapping, see rebuild_managers",
         )
@@ -139,19 +140,19 @@ def _by_class(run: RecordedRun, managers: LoadManager | Mapping[str, LoadManager
 
 
 def _changes(run: RecordedRun) -> list[dict[str, Any]]:
-    """Managers that were exchanged since the first observation that is left of their class."""
+    """Exchanges of managers since the first observation of their class that is left."""
     firsts: dict[str, int] = {}
     for observation in run.observations if run.dropped else ():
         firsts.setdefault(observation.cls, observation.id)
     return [change for change in run.changes if change["observation_id"] >= firsts.get(change["cls"], 0)]
 
 
-def _is_due(change: Mapping[str, Any], observation: Observation) -> bool:
+def _applies_to(change: Mapping[str, Any], observation: Observation) -> bool:
     return bool(change["cls"] == observation.cls and change["observation_id"] <= observation.id)
 
 
 def manager_now(manager: LoadManager) -> dict[str, object]:
-    """The same for a manager that has decided already: `rebuild_managers` goes on from its state."""
+    """A description of a manager with its state, from which `rebuild_managers` can continue."""
     assert isinstance(manager, Manager)  # what a class is configured with
     return {**describe_manager(manager), "state": manager.snapshot()}
 
@@ -165,10 +166,10 @@ def rebuild_managers(
     """Load managers for a replay, by class; see `rebuild_manager`.
 
     Args:
-        config: A recorded run's configuration: of several classes under `classes`, or of one.
-        classes: Those that occur in the run.
-        name: `None` for the recorded managers; a name for that one, fresh, in every class.
-        states: By class what `manager_now` gave, of a run whose beginning is missing.
+        config: A recorded run's configuration: several classes under `classes`, or one class.
+        classes: Classes that occur in the run.
+        name: `None` for the recorded managers; a name for a fresh manager of that name in every class.
+        states: Results of `manager_now` by class, for a run whose beginning is missing.
     """
     recorded, states = config.get("classes", {}), states or {}
     built = {cls: rebuild_manager(states.get(cls) or recorded.get(cls, config), name) for cls in classes}
@@ -183,13 +184,15 @@ def rebuild_manager(config: Mapping[str, Any], name: str | None = None) -> Manag
 
     Args:
         config: A recorded run's configuration.
-        name: `None` for the recorded manager with its recorded settings; a name for that one with defaults.
+        name: `None` for the recorded manager with its settings; a name for that manager with defaults.
     """
     if name is not None:
         return _build(name, {})
     if "manager" not in config:
         raise InvalidInputError(
-            "a replay needs the recorded manager", "a run without one", "name a manager: --manager deadline"
+            "a replay needs the recorded manager",
+            "a run without a manager",
+            "name a manager: --manager deadline",
         )
     settings = config.get("manager_settings", {})
     if not isinstance(settings, Mapping):
@@ -205,7 +208,7 @@ def _build(name: str, settings: dict[str, Any]) -> Manager[Any, Any]:
         manager: Manager[Any, Any] = manager_config(name, **settings).build()
     except TypeError as error:
         raise InvalidInputError(
-            f"recorded settings fit {name}", error, "they were changed by hand"
+            f"recorded settings fit {name}", error, "the settings were changed by hand"
         ) from error
     return manager
 
@@ -219,7 +222,7 @@ def _decode(key: str, value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON values with the infinities and NaN that were written as strings."""
+    """JSON values in which strings for infinities and NaN are numbers again."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

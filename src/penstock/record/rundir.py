@@ -1,13 +1,14 @@
-"""The run directory: what a run leaves behind, enough to explain it and to replay it.
+"""The run directory: the record of a run, which suffices to explain and to replay the run.
 
     config.json          the caller's configuration, the format's version and Penstock's
     observations.arrows  Arrow IPC stream, one row an observation, appended in batches
     decisions.jsonl      one JSON line a decision of a load manager or a class's shedder, written at once
-    changes.jsonl        managers that were exchanged while it ran, if any were
+    changes.jsonl        managers that were exchanged during the run, if any were
     report.json          the closing report, if there is one
 
-Where the record has a limit, the oldest observations, decisions and lines of SIC go (`record/parts.py`). A
-part of the decisions then begins with the managers as they were, so that a replay can begin there.
+If the record has a limit, the oldest observations, decisions and lines of SIC are removed; see
+`record/parts.py`. Each part of the decisions then begins with the managers' states, so that a replay can
+begin there.
 
 JSON has no infinities and no NaN: they are written as the strings "Infinity", "-Infinity" and "NaN", which
 `float()` reads back. A run that was killed loses at most the observations of its last batch.
@@ -57,7 +58,7 @@ _FILES = (CONFIG, OBSERVATIONS, DECISIONS)
 
 _FLOATS = pa.list_(pa.field("item", pa.float64(), nullable=False))
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Closes an Arrow stream; without it a file that was cut between two batches reads like a whole one."""
+"""Closes an Arrow stream; without it, a file that was cut between two batches would look whole."""
 
 
 def _required(*names: str, kind: pa.DataType) -> list[pa.Field]:
@@ -90,16 +91,16 @@ OBSERVATION_SCHEMA = pa.schema(
     ]
 )
 _READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA) - n]) for n in range(3)]
-"""Of format 3 (and later ones), 2 and 1: each has a column more than the one before."""
+"""Schemas of formats 3 (and later), 2 and 1; each format has a column more than the one before it."""
 
 
 def check_new(path: Path) -> None:
-    """Refuses a directory that something is in: runs are never overwritten."""
+    """Refuses a directory that is not empty: runs are never overwritten."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InvalidInputError(
             "a run is recorded in a new or empty directory",
             path,
-            "runs are never overwritten: name another",
+            "runs are never overwritten: name another directory",
         )
 
 
@@ -113,7 +114,7 @@ class RunDirectory:
         self._parts = Parts([path / DECISIONS, path / OBSERVATIONS], limit_bytes)
         self._sic = Parts([path / SIC], limit_bytes)
         self.managers: Callable[[], Mapping[str, object]] = dict
-        """By class the manager as it is now, with its state: see `replay.manager_now`."""
+        """Gives each class's manager with its state; see `replay.manager_now`."""
         self._open()
 
     def _open(self) -> None:
@@ -135,9 +136,10 @@ class RunDirectory:
 
         Args:
             path: A new or empty directory; its parents are made.
-            config: JSON values; `replay.describe_manager` gives the part that replay needs.
+            config: The run's configuration as JSON values; `replay.describe_manager` gives what replay needs.
             batch_rows: How many observations are written at a time.
-            limit_bytes: How much of observations, of decisions and of lines of SIC is kept; `None` for all.
+            limit_bytes: How many bytes of observations, decisions and lines of SIC are kept each; `None` for
+                all.
         """
         path = Path(path)
         check_new(path)
@@ -168,7 +170,7 @@ class RunDirectory:
             self._next_part()
 
     def _next_part(self) -> None:
-        """Both files together: what was observed and what was decided stay side by side."""
+        """Begins a new part of both files at once, so that observations and decisions stay side by side."""
         self._end_files()
         self._parts.next()
         self._open()
@@ -176,22 +178,22 @@ class RunDirectory:
         self._decisions.flush()
 
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None:
-        """Notes that a class has another manager from an observation on; see `replay.describe_manager`."""
+        """Records that a class has another manager from an observation on; see `replay.describe_manager`."""
         line = {"cls": cls, "observation_id": observation_id, **manager}
         with (self.path / CHANGES).open("a", encoding="ascii", newline="\n") as file:
             file.write(dump_json(line) + "\n")
 
     def record_sic(self, line: Mapping[str, object]) -> None:
-        """Notes what a micro-batch of a query stands on."""
+        """Records the SIC of a query's micro-batch."""
         self._sic.add(dump_json(line) + "\n")
 
     def record_shedding(self, line: Mapping[str, object]) -> None:
-        """Writes what a class's shedder decided, at once; `shedder` in it tells it from a manager's line."""
+        """Writes the decision of a class's shedder at once; a manager's line has no key `shedder`."""
         self._decisions.write(dump_json(line) + "\n")
         self._decisions.flush()
 
     def write_report(self, report: Mapping[str, object]) -> None:
-        """Writes the closing report, once; also after `close`. It says what of the record was dropped."""
+        """Writes the closing report, once; also after `close`. The report says which parts were removed."""
         if (self.path / REPORT).exists():
             raise InvalidInputError("a run has one report", self.path / REPORT, "write it at the end")
         gone = dropped(self.path)
@@ -199,7 +201,7 @@ class RunDirectory:
         _write_new(self.path / REPORT, dump_json(whole, indent=2))
 
     def close(self) -> None:
-        """Writes what is buffered and ends the files; again is a no-op."""
+        """Writes buffered observations and ends the files; a second call is a no-op."""
         if self._closed:
             return
         self._closed = True
@@ -211,7 +213,7 @@ class RunDirectory:
             self._batches.close()
 
     def abandon(self) -> None:
-        """Ends the files where they are: read back, the run is cut off."""
+        """Closes the files as they are, without buffered observations: `read_run` finds the run cut off."""
         self._closed = True
         for file in (self._decisions, self._observations):
             with suppress(OSError):
@@ -234,19 +236,19 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run read back.
+    """A run as read from its directory.
 
     Attributes:
-        config: What the caller gave to `RunDirectory.create`.
-        penstock_version: Who wrote it.
-        observations: In the order of the run.
-        decisions: As the manager proposed them, in the same order.
+        config: The configuration that `RunDirectory.create` got.
+        penstock_version: The version of Penstock that wrote the run.
+        observations: Observations in the order of the run.
+        decisions: Decisions as the manager proposed them, in the same order.
         changes: Managers that were exchanged: class, first observation, manager, settings.
-        shedding: What shedders of classes decided: shedder, class, query, reason and rows.
+        shedding: Decisions of class shedders: shedder, class, query, reason and rows.
         truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
-            decisions than observations, which are written in batches.
-        dropped: Parts of the record that were removed because it had a limit: the beginning is missing.
-        managers: By class the manager where what is left begins; empty where nothing was removed.
+            decisions than observations, because observations are written in batches.
+        dropped: Parts that were removed because the record had a limit: the beginning is missing.
+        managers: Each class's manager at the beginning of what is left; empty if nothing was removed.
     """
 
     config: dict[str, Any]
@@ -301,7 +303,7 @@ def dump_json(value: object, indent: int | None = None) -> str:
 
 
 def encode_decision(decision: Decision) -> dict[str, Any]:
-    """A decision as JSON values. Equal decisions have equal encodings, also where a field is NaN."""
+    """A decision as JSON values. Equal decisions have equal encodings, even if a field is NaN."""
     encoded: dict[str, Any] = _plain(asdict(decision))
     return encoded
 
@@ -376,7 +378,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise InvalidInputError(
-        "what a run directory keeps as JSON is made of mappings with string keys, lists, strings and numbers",
+        "JSON in a run directory is made of mappings with string keys, lists, strings and numbers",
         f"{value!r} ({type(value).__name__})",
         "convert it first, for example a path with str()",
     )
@@ -389,7 +391,7 @@ def _write_new(path: Path, text: str) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     hint = "give the directory that holds config.json, observations.arrows and decisions.jsonl"
-    # a run that was killed between two parts has no file that is being written
+    # a run that was killed between two parts has only complete parts
     there = {name: any(f.is_file() for f in all_parts(path / name).values()) for name in _FILES}
     missing = [name for name in _FILES if not there[name]]
     if missing:
@@ -410,7 +412,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _read_observations(parts: Sequence[Path]) -> tuple[list[Observation], bool]:
-    """The observations of all whole batches, and whether that is all of them."""
+    """The observations of all whole batches, and whether the end is there too."""
     found = [_read_part(part) for part in parts if part.is_file()]
     rows = [row for part, _ in found for row in part]
     return [_from_row(row) for row in rows], bool(found) and all(whole for _, whole in found)
@@ -424,7 +426,7 @@ def _read_part(path: Path) -> tuple[list[dict[str, Any]], bool]:
         schema = batches.schema
     except (pa.ArrowInvalid, OSError) as error:
         if len(content) < OBSERVATION_SCHEMA.serialize().size:
-            return [], False  # killed before the first batch
+            return [], False  # the run was killed before the first batch
         raise InvalidInputError(f"{path} is an Arrow stream", error, "the file is damaged") from error
     if not any(schema.equals(known) for known in _READABLE_SCHEMAS):
         raise InvalidInputError(
@@ -435,14 +437,15 @@ def _read_part(path: Path) -> tuple[list[dict[str, Any]], bool]:
         for batch in batches:
             rows += batch.to_pylist()
     except (pa.ArrowInvalid, OSError):
-        whole = False  # the last batch was cut
+        whole = False  # the last batch is cut off
     return rows, whole
 
 
 @dataclass
 class _Decisions:
-    """Of all whole lines the observation ids and proposed decisions of managers, and the decisions of
-    shedders; the managers where they begin; and whether that is all of them."""
+    """Contents of all whole lines of decisions: observation ids and proposed decisions of managers, decisions
+    of shedders, and managers' states at the beginning; and whether the last line is whole.
+    """
 
     decisions: list[tuple[int, Decision]] = field(default_factory=list)
     shedding: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a run's status says, as JSON values, as a table, and as a line. Reads; decides nothing."""
+"""A run's status as JSON values, as tables, and as a line."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ADDED_UP = (*ROWS, "batches", "dropped_by_watermark")
 
 
 def own_status(status: Status, driver: str, classes: Collection[str]) -> Status:
-    """A status as one driver reports it: a shared control plane has queries of other drivers as well.
+    """A status as one driver reports it, because a shared control plane also has queries of other drivers.
 
-    Rows, the oldest row and SIC of a class become those of the driver's own queries. A class's delays, its
-    share, its headroom and its decision are measured over all queries of the class: `others` says how many of
-    these are other drivers' queries.
+    Rows, the oldest row and SIC of a class are recomputed from the driver's own queries. A class's delays,
+    share, headroom and decision are measured over all queries of the class; `others` says how many of these
+    queries belong to other drivers.
 
     Args:
-        status: From `flow.status()`.
-        driver: Of the flow.
-        classes: The driver's classes; the others are left out.
+        status: Result of `flow.status()`.
+        driver: Id of the flow.
+        classes: The driver's classes; other classes are left out.
     """
     own = {name: _own_class(cls, driver) for name, cls in status.classes.items() if name in classes}
     return replace(status, classes=own)
@@ -56,7 +56,7 @@ def _own_class(cls: ClassStatus, driver: str) -> ClassStatus:
 
 
 def class_report(status: Status) -> dict[str, dict[str, Any]]:
-    """Every class's figures, of a running flow or of `report.json`: rows, SIC, delays against the target."""
+    """Figures of every class, of a running flow or of `report.json`: rows, SIC, delays against the target."""
     return {name: _class(cls) for name, cls in status.classes.items()}
 
 
@@ -74,8 +74,10 @@ def _class(cls: ClassStatus) -> dict[str, Any]:
 
 
 def query_report(status: Status) -> dict[str, dict[str, Any]]:
-    """Every query's figures, by the name that its user gave it; of several with one name rows are added up,
-    and the rest is that of the last."""
+    """Figures of every query, by the name that its user gave it.
+
+    Rows of several queries with one name are added up; the other figures are those of the last query.
+    """
     found: dict[str, dict[str, Any]] = {}
     for cls, values in status.classes.items():
         for query in values.queries.values():
@@ -88,9 +90,9 @@ def query_report(status: Status) -> dict[str, dict[str, Any]]:
 
 
 def query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """What the queries' results stand on, a line a query; see `query_report`."""
+    """A table of the queries' SIC and rows, a line a query; see `query_report`."""
     table = _table("", ("class", "sic", "admitted", "shed", "too late", "silent"), "query")
-    table.columns[-1].no_wrap = False  # there may be many
+    table.columns[-1].no_wrap = False  # there may be many streams
     table.caption = (
         "sic: part of its sources' rows that a query's results of the last moments stand on; too late: rows "
         "that Spark's watermark dropped; silent: streams that sent nothing"
@@ -132,7 +134,7 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
 
 
 def live_table(status: Status, title: str) -> Table:
-    """A line a class; where the status has a mark, "p95 now" is of the rows since then."""
+    """A table with a line a class; if the status has a mark, "p95 now" counts rows since the mark."""
     now = ("p95 now",) if status.marked else ()
     table = _table(title, ("keep", *ROWS, "oldest", "target", *now, "p95", "share", "sic"))
     reasons = "\n".join(f"{name}: {cls.reason}" for name, cls in status.classes.items())
@@ -155,7 +157,7 @@ def live_table(status: Status, title: str) -> Table:
 
 
 def status_line(status: Status, at_s: float) -> str:
-    """The same as a line, for logs."""
+    """A status as one line, for logs."""
     parts = [
         f"{name}: keep {cls.keep_fraction:.2f}, "
         f"p95 {_number(_p95_now_s(status, name))} of {cls.target_s:g} s, waiting {cls.waiting:,}"
@@ -166,7 +168,7 @@ def status_line(status: Status, at_s: float) -> str:
 
 
 def _p95_now_s(status: Status, cls: str) -> float | None:
-    """Of the rows since the mark."""
+    """95th percentile of a class's delays since the mark."""
     if cls not in status.marked:
         return None
     return status.classes[cls].delay.since(status.marked[cls].delay).stats().p95_s

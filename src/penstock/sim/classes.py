@@ -1,4 +1,4 @@
-"""Several classes on one simulated engine: load managers, the capacity policy, what came of each."""
+"""Several classes on one simulated engine: load managers, the capacity policy, results of each class."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Managers = Literal["none", "common", "separate"]
 
 @dataclass(frozen=True)
 class ClassesScenario:
-    """What to run.
+    """A simulation of several classes.
 
     Attributes:
         network: Operators, each with its class.
         arrivals_s: Arrival times, one array a source.
-        classes: In the order of their turns; `manager` names the load manager of each.
-        managers: One for each class, one for all of them (that of the first class), or none.
-        policy: Divides the capacity; the fixed quotas of CQC if nothing else is said.
-        settings: Of the load managers.
-        headroom: Capacity that the managers expect of the whole machine at the start.
+        classes: Classes in the order of their turns; `manager` names the load manager of each class.
+        managers: One for each class, one for all of them (the manager of the first class), or none.
+        policy: Divides the capacity; by default the fixed quotas of CQC.
+        settings: Settings of the load managers.
+        headroom: Capacity of the whole machine that the managers expect at the start.
         round_s: Time in which every class has one turn.
-        period_s: A load-management cycle; 150 ms in pham2016 6.2.1.
-        every: Cycles in a capacity redistribution cycle.
-        run_s: How long.
+        period_s: Length of a load-management cycle; 150 ms in pham2016 6.2.1.
+        every: Number of cycles in a capacity redistribution cycle.
+        run_s: Length of the run.
         machine: Headroom and cost over time.
         seed: Fixes selectivities and coins.
     """
@@ -64,7 +64,7 @@ class ClassesScenario:
 
 @dataclass(frozen=True, eq=False)
 class ClassResult:
-    """What came of one class. offered = admitted + shed + waiting."""
+    """Result of one class. offered = admitted + shed + waiting."""
 
     offered: int
     admitted: int
@@ -73,16 +73,16 @@ class ClassResult:
     delay: DelayStats
     timeline: Timeline
     shares: FloatArray
-    """Its part of the capacity after each cycle."""
+    """The class's part of the capacity after each cycle."""
 
     @property
     def loss_percent(self) -> float:
-        """Of the rows whose fate was decided."""
+        """Percentage of shed rows among the rows that were admitted or shed."""
         return 100.0 * self.shed / max(1, self.shed + self.admitted)
 
 
 class CommonPlant:
-    """All classes as one system: what a single load manager sees, oblivious of quotas and priorities."""
+    """All classes as one system, for a single load manager that knows no quotas and priorities."""
 
     def __init__(self, views: Sequence[ClassView]) -> None:
         self._views = views
@@ -158,7 +158,7 @@ def simulate_classes(scenario: ClassesScenario) -> dict[str, ClassResult]:
 
 
 def _managers(scenario: ClassesScenario) -> dict[str, Manager[Any, Any]]:
-    """By class; each expects its original part of the capacity, and learns what it really has."""
+    """Managers by class; each expects its class's original part of the capacity, and learns the real one."""
     if scenario.managers == "none":
         return {}
     weight = sum(cls.priority for cls in scenario.classes)
@@ -186,14 +186,14 @@ def _cycles(
 
 
 def _usage(step: Step, view: ClassView, given: float) -> float | None:
-    """u_k = L_k / L_Ck, with the capacity as the load manager believes it, at most what the class is given.
+    """u_k = L_k / L_Ck, with the manager's estimate of the capacity, but at most what the class is given.
 
-    A manager also learns what its class has of others that run dry, which is no part of its share: with that
-    counted, a class that needs more than its share would seem to have capacity to lend.
+    A manager also learns the capacity that its class takes from classes that run dry, which is no part of its
+    share. With that counted, a class that needs more than its share would seem to have capacity to lend.
 
-    L_k is the load in full batches: a class that has more capacity than it needs spends it on small ones, and
-    by their cost it would always seem to need it. That its batches grow in a smaller share is what frees
-    capacity (pham2016 6.2.2).
+    L_k is the load in full batches. A class with more capacity than it needs spends it on small batches, and
+    by their cost it would always seem to need it. In a smaller share its batches grow, which frees capacity
+    (pham2016 6.2.2).
     """
     headroom = step.applied.headroom
     return None if headroom is None else view.full_batch_load / min(headroom, max(given, LEAST_SHARE))

@@ -1,4 +1,4 @@
-"""A run over time as a picture: what came in, what was shed, how long rows took."""
+"""Draws a run over time: input, shed rows, delays."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COLOURS = {
     "aloma": "#009e73",
     "deadline": "#0b3d91",
 }
-"""After Okabe and Ito, whom colour-blind readers can follow; a manager has the same colour in every plot."""
+"""Colours of Okabe and Ito, for colour-blind readers; a manager has the same colour in every plot."""
 _OTHERS = ("#7a7a7a", "#8c564b", "#bcbd22", "#17becf")
 
 _BINS_OF_ONE, _BINS_OF_SEVERAL = 200, 100
-"""Several lines over each other are legible only when each is smoother."""
+"""Number of bins: several lines in one plot are legible only if each is smoother."""
 _LINEAR_TARGETS, _RUNAWAY_TARGETS = 2, 4
-"""A delay beyond 4 targets makes the axis logarithmic above 2: one runaway must not flatten the rest."""
+"""A delay above 4 targets makes the axis logarithmic above 2 targets, so that other lines stay legible."""
 
 
 def plot_timelines(
@@ -39,9 +39,9 @@ def plot_timelines(
     """Writes a PNG of one or several runs on the same input.
 
     Args:
-        timelines: By the name to show; later ones are drawn on top.
+        timelines: Timelines by the name to show; later ones are drawn on top.
         target_s: The delay target.
-        path: The file; an existing one is overwritten, so ask before.
+        path: The file; an existing file is overwritten.
         title: Headline.
     """
     try:
@@ -135,7 +135,7 @@ def _finish_delay(axis: Any, target_s: float, highest_s: float) -> None:
 
 
 class _Bins:
-    """Control periods gathered into bins, as many as a picture can show."""
+    """Collects control periods into as many bins as a picture can show."""
 
     def __init__(self, width_s: float, end_s: float) -> None:
         self.count = max(1, int(np.ceil(end_s / width_s - 1e-9)))
@@ -143,7 +143,7 @@ class _Bins:
         self.middle_s = (np.arange(self.count) + 0.5) * width_s
 
     def ratio(self, line: Timeline, over: FloatArray, under: FloatArray) -> FloatArray:
-        """Sum over sum in each bin; NaN, a gap in the line, where there is nothing."""
+        """Ratio of two sums in each bin; NaN, a gap in the line, in a bin without values."""
         index = np.minimum(((line.now_s - line.period_s / 2) / self.width_s).astype(np.int64), self.count - 1)
         sums = [np.bincount(index, weights=values, minlength=self.count) for values in (over, under)]
         return sums[0] / np.where(sums[1] > 0, sums[1], np.nan)

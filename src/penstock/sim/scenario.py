@@ -1,6 +1,6 @@
 """Scenarios: what to simulate, from a YAML file or from Python, checked before anything runs.
 
-A mistake is one `InvalidInputError` that names the key, where it stands, and the nearest known one.
+A mistake gives one `InvalidInputError`, which names the key, its place, and the nearest known key.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ KINDS = {
     "join": Kind.JOIN,
     "output": Kind.OUTPUT,
 }
-"""What an operator of an inline network can be called."""
+"""Kinds of operators by the name that an inline network uses."""
 
 _TOLD_THE_HEADROOM = ("aurora", "baseline", "ctrl")
 _MAX_PERIODS = 20_000_000
-"""Hours of wall time; a period of 1 ns is a slip of the keyboard."""
+"""More periods would take hours of wall time; a period of 1 ns is a typing error."""
 
 
 class OperatorSpec(Part):
@@ -183,7 +183,7 @@ class Scenario(Part):
         return self.headroom_steps[0][1] if self.headroom_steps else PHAM_HEADROOM
 
     def manager_config(self) -> Any:
-        """The load manager's configuration; those that do not learn the headroom are told the machine's."""
+        """The load manager's configuration; a manager that does not learn the headroom gets the machine's."""
         name = self.manager
         told = {"headroom": self.first_headroom} if name in _TOLD_THE_HEADROOM else {}
         settings = {**told, **self.manager_settings}
@@ -229,14 +229,14 @@ class Scenario(Part):
 
     def with_manager(self, name: str) -> Scenario:
         """The same scenario, on the very same input, under another load manager with its default settings."""
-        _ = self.arrivals  # the copy takes what is cached along
+        _ = self.arrivals  # cached now, so that the copy has the same arrivals
         settings = self.manager_settings if name == self.manager else {}
         other = self.model_copy(update={"manager": name, "manager_settings": settings})
         other.manager_config()
         return other
 
     def to_config(self) -> dict[str, Any]:
-        """The scenario as a scenario file has it."""
+        """The scenario as the values of a scenario file."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -245,8 +245,8 @@ def load_scenario(path: str | Path | None = None, overrides: Mapping[str, Any] |
 
     Args:
         path: A YAML file; `None` for the default scenario.
-        overrides: Keys that replace the file's. A workload with a kind replaces the whole workload; without
-            one it changes how that is scaled, and rate_scale and overload displace each other.
+        overrides: Keys that replace the file's. A workload with a kind replaces the whole workload. Without a
+            kind it only changes the scaling; rate_scale and overload replace each other.
     """
     if path is None:
         return parse_scenario(_overridden({}, overrides or {}))
@@ -266,7 +266,7 @@ def parse_scenario(raw: Mapping[str, Any], where: str = "the scenario") -> Scena
 def _overridden(raw: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     changed = {**raw, **overrides}
     if overrides.get("manager", raw.get("manager")) != raw.get("manager"):
-        changed.pop("manager_settings", None)  # they were another manager's
+        changed.pop("manager_settings", None)  # the settings belong to another manager
     scaling = overrides.get("workload")
     if isinstance(scaling, Mapping) and "kind" not in scaling:
         before = raw.get("workload", {"kind": "s_r"})

@@ -17,15 +17,15 @@ from penstock.vocabulary.model import DelayStats, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """One value a control period; NaN where a period had no row to tell.
+    """Arrays with one value for each control period; NaN for a period without rows.
 
     Attributes:
         now_s: End of the period.
-        period_s: Its length.
+        period_s: Length of the period.
         offered_per_s: Rows that arrived, a second.
-        admitted_rows: Rows let in, like `shed_rows` of those decided in the period.
-        mean_s: Of the delays of the rows completed in the period, like `p95_s` and `max_s`.
-        headroom: What the manager believes after its decision.
+        admitted_rows: Rows admitted in the period; `shed_rows` are the rows shed in it.
+        mean_s: Mean delay of rows completed in the period; `p95_s` and `max_s` are of the same rows.
+        headroom: The manager's estimate after its decision.
     """
 
     now_s: FloatArray
@@ -40,7 +40,7 @@ class Timeline:
 
     @property
     def kept_fraction(self) -> FloatArray:
-        """Admitted of decided rows: what shedding really left, for grants too."""
+        """Fraction of decided rows that was admitted, for grants too."""
         return self.admitted_rows / np.where(self._decided_rows > 0, self._decided_rows, np.nan)
 
     @property
@@ -48,7 +48,7 @@ class Timeline:
         return self.admitted_rows + self.shed_rows
 
     def over_s(self, limit_s: float) -> float:
-        """Seconds of the run in which one row in twenty, or more, took longer; silence changes nothing."""
+        """Seconds in which at least one row in twenty took longer; periods without rows count as the last."""
         known = np.maximum.accumulate(np.where(np.isnan(self.p95_s), -1, np.arange(self.p95_s.size)))
         late = (known >= 0) & (self.p95_s[known] > limit_s)
         return float(self.period_s[late].sum())
@@ -56,7 +56,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """What came of a run. offered = admitted + shed + waiting."""
+    """Result of a run. offered = admitted + shed + waiting."""
 
     manager: str
     network: str
@@ -79,7 +79,7 @@ class SimulationResult:
         return self.shed / self.offered if self.offered else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As `penstock simulate --json` writes it; delays are null where no row came out."""
+        """The result as `penstock simulate --json` writes it; delays are null if no row completed."""
         delay = self.delay
         return {
             "manager": self.manager,
@@ -111,7 +111,7 @@ def simulate(
     """Runs a scenario.
 
     Args:
-        scenario: What to run.
+        scenario: The scenario to run.
         recorder: Gets every step, for example a run directory.
         on_progress: Called after every control period with the virtual time reached and its end.
     """
@@ -167,7 +167,7 @@ def _timeline_row(step: Step) -> tuple[float, ...]:
 
 
 def _check_books(plant: SimulatedPlant) -> None:
-    """Every offered row is admitted, shed or waiting: a run that loses one is wrong in the rest too."""
+    """Checks that every offered row is admitted, shed or waiting; a run that loses a row is wrong."""
     offered, decided, waiting = plant.offered_rows, plant.admitted_rows + plant.shed_rows, plant.waiting_rows
     if offered != decided + waiting:
         raise UnmetError(

@@ -1,1 +1,1 @@
-"""Structured Streaming under Penstock: what talks to Spark, and nothing else."""
+"""The part of Penstock that talks to Spark, and nothing else."""

@@ -1,4 +1,4 @@
-"""Modules beside a pipeline's file: the driver and Spark's Python workers find them, after all others."""
+"""Lets the driver and Spark's Python workers import modules beside a pipeline's file, after all others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 @contextmanager
 def importable(base: Path | None) -> Iterator[None]:
-    """Lets the driver, and Python processes that start meanwhile, import modules that lie in a directory.
+    """Lets the driver, and Python processes that start meanwhile, import the modules of a directory.
 
     PYTHONPATH comes before Python's own modules: a `json.py` there would break every process that starts. So
-    it gets a folder of links to those modules alone that have no namesake elsewhere.
+    PYTHONPATH gets a folder of links, to modules alone that have no namesake elsewhere.
 
     Args:
-        base: The directory; `None` for nothing.
+        base: The directory; `None` for no directory.
     """
     if base is None:
         yield
@@ -41,7 +41,7 @@ def importable(base: Path | None) -> Iterator[None]:
 
 
 def modules_of(directory: Path) -> list[Path]:
-    """Modules and packages of a directory, without those that Python or another package has as well."""
+    """Modules and packages of a directory, except those that can be imported from elsewhere too."""
     elsewhere = [path for path in sys.path if Path(path or ".").resolve() != directory.resolve()]
     found = []
     for path in sorted(directory.iterdir()):

@@ -1,9 +1,9 @@
 """PySpark's daemon, which forks the Python workers of an executor, without one of its tracebacks.
 
-Spark closes the line to a worker whose task it cancels: a query was stopped inside a micro-batch, or nobody
-wants the rest of the rows. PySpark prints what the worker then meets, a broken pipe, as a traceback, and ends
-the worker. Here the worker ends without it. What users' code raises goes to Spark by the line itself, and all
-else is printed as ever.
+Spark closes the connection to a worker whose task it cancels: a query was stopped inside a micro-batch, or
+nobody wants the rest of the rows. The worker then gets a broken pipe. PySpark prints it as a traceback and
+ends the worker; this daemon only ends the worker. Errors of users' code go to Spark through the connection,
+and all other errors are printed as ever.
 
 `penstock.session` names this module in `spark.python.daemon.module`. It imports little: workers are forked.
 """
@@ -19,7 +19,7 @@ _worker = daemon.worker
 
 
 def quiet_worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serves Spark's tasks; a line that Spark has closed ends the process."""
+    """Serves Spark's tasks; ends the process if Spark has closed the connection."""
     try:
         return _worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

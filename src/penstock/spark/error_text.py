@@ -1,4 +1,4 @@
-"""What Spark or a user's function raises, in one line."""
+"""Errors of Spark or of a user's function in one line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 
 @contextmanager
-def told(rule: str) -> Iterator[None]:
-    """Turns what Spark or a user's function raises into one line."""
+def errors_in_one_line(rule: str) -> Iterator[None]:
+    """Turns an error of Spark or of a user's function into an error of one line."""
     try:
         yield
     except PenstockError:
@@ -22,7 +22,7 @@ def told(rule: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The gist of an exception: Spark's messages go on for pages."""
+    """The first line of an exception's text, because Spark's messages go on for pages."""
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text

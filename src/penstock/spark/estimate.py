@@ -1,7 +1,7 @@
-"""`penstock.estimate`: count, sum and avg of what was offered, with intervals, from the rows that were kept.
+"""`penstock.estimate`: count, sum and avg over all offered rows, with intervals, from the kept rows.
 
-Plain Spark SQL: the sums of `penstock.policies.quality.estimates` in one or two levels of aggregation, and
-its arithmetic as expressions. docs/estimates.md says what is computed and why.
+This is `penstock.policies.quality.estimates` in plain Spark SQL: the sums in one or two levels of
+aggregation, the arithmetic as expressions. docs/estimates.md says what is computed and why.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from penstock.streams.protocol import DRAWN, KEPT
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 NEEDED = ("_weight", DRAWN)
-"""Without these there is no estimate; with `_kept` besides there is `sic`."""
+"""Columns that an estimate needs; with `_kept` besides, the result has `sic`."""
 
 _ROUNDING = 1e-13  # as in penstock.policies.quality.estimates
 
 
 def sic(windows: float = 1.0) -> Column:
-    """What a result stands on: the sum of its rows' SIC, as an aggregate; rows need `_sic`.
+    """The SIC of a result, as an aggregate: the sum of its rows' SIC; rows need `_sic`.
 
-    The results of a query over a source time window add up to its SIC, 1 without loss, while rates are steady
-    and each row is in one result. Of windows that slide a row is in range / slide, among which its SIC is
-    divided (kalyvianaki2016 section 6):
+    The results of a query over a source time window add up to the query's SIC: 1 without loss, if rates are
+    steady and each row is in one result. With sliding windows, a row is in range / slide windows, among which
+    its SIC is divided (kalyvianaki2016 section 6):
 
         rows.groupBy(F.window("at", "10 seconds", "1 second")).agg(F.avg("v"), penstock.sic(windows=10))
 
-    A row has its SIC by the source time window that ends with its grant. Where a rate rises inside one, the
-    sum is above 1 until the window is past the rise; where it falls, below. For a part that is never above 1
-    see `sic` of `estimate`.
+    A row's SIC comes from the source time window that ends with its grant. If the rate rises inside that
+    window, the sum is above 1 until the window is past the rise; if the rate falls, it is below 1. The `sic`
+    of `estimate` is never above 1.
 
     Args:
-        windows: How many windows a row is in.
+        windows: Number of windows that a row is in.
     """
     if not 1.0 <= windows < float("inf"):
         raise InvalidInputError("a row is in one window or more", windows, "give range / slide")
@@ -51,23 +51,23 @@ def estimate(
     aggregates: Sequence[Aggregate] = AGGREGATES,
     confidence: float = 0.95,
 ) -> DataFrame:
-    """Estimates over all rows that were offered, from those that were kept.
+    """Estimates over all offered rows, from the rows that were kept.
 
         rows = flow.read_stream("readings", "gold", metadata=penstock.ESTIMATE).withWatermark("at", "10 s")
         penstock.estimate(rows, "celsius", [F.window("at", "1 minute"), "device"], ["count", "avg"])
 
     Args:
-        rows: Of a governed stream, with `_weight`, `_drawn` and, for `sic`, `_kept`.
-        value: What is summed and averaged; rows without one do not count. `None`: rows are counted.
+        rows: Rows of a governed stream, with `_weight`, `_drawn` and, for `sic`, `_kept`.
+        value: The value to sum and average; rows without a value do not count. `None` counts rows.
         by: Keys of the groups; on a stream a window is among them.
         aggregates: Which of count, sum and avg.
-        confidence: Of the intervals.
+        confidence: Confidence of the intervals.
 
     Returns:
-        The keys, each aggregate with `_error`, `_low` and `_high`, `sic`, and `interval`: what the intervals
-        rest on, or why there are none. Where a row of the group has no known weight, the aggregates are null
-        as well. `sic` is the part of the group's rows that was admitted, also of those without a value, 1 if
-        nothing was shed; it is left out where rows have no `_kept`.
+        The keys, each aggregate with `_error`, `_low` and `_high`, `sic`, and `interval`, which says what the
+        intervals rest on, or why there are none. If a row of the group has no known weight, the aggregates
+        are null as well. `sic` is the fraction of the group's rows that was admitted, rows without a value
+        included; it is 1 if nothing was shed, and left out if rows have no `_kept`.
     """
     _check(rows, value, aggregates, confidence)
     keys = [F.col(key) if isinstance(key, str) else key for key in by]
@@ -81,7 +81,7 @@ def estimate(
         "_stands": F.expr(f"1 / {KEPT}") if added else F.lit(None).cast("double"),
         **{f"_{name}": F.col(f"{DRAWN}.{name}") for name in (field.name for field in DRAWN_TYPE)},
     }
-    # names of a user's keys may have dots in them, or be those of the sums: by place, not by name
+    # keys are renamed: a user's names may have dots in them, or be names of the sums
     groups = [f"_key{i}" for i in range(len(names))]
     given = rows.select(*keys, *(column.alias(name) for name, column in inner.items())).toDF(*groups, *inner)
     unit = given.groupBy(*groups, "_unit").agg(*_by_unit())
@@ -106,28 +106,31 @@ def _check(rows: DataFrame, value: Column | str | None, aggregates: Sequence[str
         if name not in AGGREGATES:
             raise UnknownNameError("an estimate", name, AGGREGATES)
     if not aggregates:
-        raise InvalidInputError("an estimate is a count, a sum or an avg", "none", "choose one")
+        raise InvalidInputError("an estimate has a count, a sum or an avg", "none", "choose at least one")
     if value is None and set(aggregates) != {"count"}:
-        raise InvalidInputError("a sum and an avg are of a value", "none", "name a column")
+        raise InvalidInputError("a sum or an avg needs a value", "none", "name a column")
     if not 0.0 < confidence < 1.0:
         raise InvalidInputError("a confidence lies between 0 and 1", confidence, "0.95 is usual")
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Spark would make the result, and then find its columns ambiguous. It does not tell `Sic` from `sic`."""
+    """Refuses equal names. Spark would make the result and then find its columns ambiguous.
+
+    To Spark, `Sic` and `sic` are equal.
+    """
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise InvalidInputError(
                 "columns of an estimate differ in name: its keys, aggregates, sic and interval",
-                f"two that are named {name}",
+                f"two columns named {name}",
                 f'give the key another name: F.col(...).alias("{name}_key")',
             )
         seen.add(name.lower())
 
 
 def _by_unit() -> list[Column]:
-    """By group and unit: what is drawn together is summed before it is squared."""
+    """Aggregates by group and unit: values that were drawn together are summed before they are squared."""
     weight = "IF(_v IS NULL, NULL, _w)"
     side = "IF(_v IS NULL, NULL, _contrast)"
     apart = f"coalesce({side}, 0) <> 0"
@@ -143,11 +146,11 @@ def _by_unit() -> list[Column]:
         "_w1": "sum(_w * _v)",
         **{f"_i{k}": f"sum({inner}{' * _v' * k})" for k in range(3)},
         **{f"_d{k}": f"sum({signed}{' * _v' * k})" for k in range(2)},
-        # rows without a value are no less admitted
+        # rows without a value were admitted, too
         "_there": "count(_stands)",
         "_stood_for": "sum(_stands)",
         "_weighs": "bool_and(_v IS NULL OR _w IS NOT NULL)",
-        # null where nobody says how a row was drawn
+        # `_known` is null if nothing says how a row was drawn
         "_knows": "bool_and(_v IS NULL OR (coalesce(_known, false) AND _w IS NOT NULL))",
     }
     return [F.expr(text).alias(name) for name, text in terms.items()]
@@ -159,7 +162,7 @@ def _by_group() -> list[Column]:
         "_units": "sum(_own) + sum(IF(_unit IS NULL, 0, _sides))",
         "_expects": "sum(IF(_unit IS NULL, 0, _expects))",
         "_doubts": "sum(IF(_unit IS NULL, 0, _doubts))",
-        # a sum leaves NULL out, and would be too low where some rows have no weight
+        # a sum leaves out NULL, and would be too low if some rows have no weight
         **{name: f"IF(bool_and(_weighs), sum({name}), NULL)" for name in ("_w0", "_w1")},
         **{name: f"sum({name})" for name in ("_i0", "_i1", "_i2")},
         "_b0": "sum(_d0 * _d0)",
@@ -201,7 +204,7 @@ def _estimated(
         variance = f"(_{name}_in + _{name}_out)"
         differences = "IF(_doubts > 0, pow(_expects, 2) / _doubts, 1D)"
         loss = f"(pow(_{name}_in, 2) / greatest(1, _rows - 1) + pow(_{name}_out, 2) / ({differences}))"
-        # without any variance there is no limit, as in `estimates.estimate`: units that do not differ
+        # if units do not differ there is no variance, and the freedom is infinite, as in `estimates.estimate`
         freedom = f"coalesce(try_divide(pow({variance}, 2), {loss}), CAST('Infinity' AS DOUBLE))"
         found = found.withColumn(f"_{name}_nu", F.expr(freedom))
         short.append(f"IF(_{name}_nu < {LEAST_FREEDOM}D, '{name}', NULL)")

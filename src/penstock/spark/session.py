@@ -1,4 +1,4 @@
-"""A SparkSession with the settings that were measured to help, and the ones a governed source needs."""
+"""A SparkSession with settings that were measured to help, and with settings that governed sources need."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RequiredSetting:
     """A setting that a governed source cannot do without.
 
     Attributes:
-        name: Its name in Spark.
-        value: The value it must have.
-        why: What goes wrong otherwise, as a clause.
+        name: The setting's name in Spark.
+        value: The value that the setting must have.
+        why: What goes wrong with another value, as a clause.
     """
 
     name: str
@@ -49,7 +49,7 @@ REQUIRED = (
         "empty micro-batches run outside the gate",
     ),
 )
-"""All of them can be set on a running session; a query takes them over when it starts."""
+"""Required settings. All can be set on a running session; a query reads them when it starts."""
 
 
 def session(
@@ -61,21 +61,22 @@ def session(
     local_files: bool | None = None,
     **conf: object,
 ) -> SparkSession:
-    """Builds a SparkSession for governed queries, or returns the one that runs if it suits them.
+    """Builds a SparkSession for governed queries, or returns the running session if it suits them.
 
-    Memory and other options of the JVM hold for the first session of a process: Spark keeps its JVM.
+    Memory and other options of the JVM come from the first session of a process, because Spark keeps its JVM.
 
     Args:
         app: The application's name.
         master: Where Spark runs.
-        cores: Cores of `local[*]`, or of the whole cluster; `None`: this machine's, or as the cluster has it.
-        memory: The driver's heap; in local mode that is all of Spark's.
-        log_level: What Spark's log shows on stderr.
-        local_files: Whether checkpoints lie on a local disk; `None`: in local mode they do.
+        cores: Cores of `local[*]`, or of the whole cluster; by default all cores of the machine, or the
+            cluster's own setting.
+        memory: The driver's heap; in local mode that is all of Spark's memory.
+        log_level: Level from which Spark's log is shown on stderr.
+        local_files: Whether checkpoints are on a local disk; by default in local mode only.
         conf: Settings of Spark, which win over ours: `session(**{"spark.ui.enabled": True})`.
 
     Raises:
-        InvalidInputError: An argument is wrong, no Java was found, or a session runs that does not suit.
+        InvalidInputError: An argument is wrong, no Java was found, or the running session does not suit.
     """
     chosen = {name: _text(value) for name, value in conf.items()}
     settings = session_settings(app, master, cores, memory, log_level, local_files, chosen)
@@ -90,7 +91,7 @@ def session(
     with _environment(local=master.startswith("local")):
         spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     if "spark.log.level" not in chosen:
-        # For a JVM that was there before. The setting spark.log.level would do it with a line on stderr.
+        # For a JVM that was started before. The setting spark.log.level would print a line on stderr.
         spark.sparkContext.setLogLevel(log_level.upper())
     if _has_local_files(master, local_files) and "spark.hadoop.fs.file.impl" not in chosen:
         _write_no_checksum_files(spark)
@@ -101,7 +102,7 @@ def session(
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Processes that start inside write their standard error to a file: the JVM, and its Python workers."""
+    """Redirects, to a file, standard error of processes that start inside: the JVM and its Python workers."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:
@@ -114,7 +115,7 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 
 def check_session(spark: SparkSession, chosen: Mapping[str, str] | None = None) -> None:
-    """Refuses a running session that governed queries cannot do with, or that lacks the chosen settings."""
+    """Refuses a running session that lacks required settings, or the chosen settings."""
     chosen = chosen or {}
     for setting in unmet_settings(spark):
         if setting.name not in chosen:
@@ -139,7 +140,7 @@ def unmet_settings(spark: SparkSession) -> list[RequiredSetting]:
 
 
 def adopt_session(spark: SparkSession) -> list[RequiredSetting]:
-    """Sets what a running session lacks, for queries that start from now on; returns what was changed."""
+    """Sets required settings that a session lacks, for queries that start from now on; returns them."""
     unmet = unmet_settings(spark)
     for setting in unmet:
         spark.conf.set(setting.name, setting.value)
@@ -156,7 +157,7 @@ def session_settings(
     local_files: bool | None,
     chosen: Mapping[str, str],
 ) -> dict[str, str]:
-    """The settings `session` starts Spark with; the chosen ones come last and win."""
+    """The settings with which `session` starts Spark; the chosen settings come last and win."""
     _check_names(chosen)
     _check_memory(memory)
     level = log_level.upper()
@@ -176,7 +177,7 @@ def session_settings(
         "spark.python.unix.domain.socket.enabled": "true",
         # Timestamps mean the same wherever a query runs; the source's Arrow timestamps are UTC.
         "spark.sql.session.timeZone": "UTC",
-        # A governed process often runs beside others: no port, no memory for pages nobody looks at.
+        # A governed process often runs beside others, so it takes no port and no memory for Spark's pages.
         "spark.ui.enabled": "false",
         # The progress bar writes over the user's terminal.
         "spark.ui.showConsoleProgress": "false",
@@ -189,11 +190,11 @@ def session_settings(
     if local:
         # A host name that does not resolve, or a VPN, would stop the start; and no port faces the network.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Stopping a query inside a batch prints no traceback. Elsewhere Penstock may come to the workers only
-        # with their first task, and the daemon is there before.
+        # Stopping a query inside a batch then prints no traceback. Not on a cluster: there the daemon may
+        # start before Penstock is copied to the machine with the first task.
         settings["spark.python.daemon.module"] = "penstock.spark.daemon"
     if _has_local_files(master, local_files):
-        # Spark's default forks chmod and readlink four times for each entry of its logs; this one, once.
+        # Spark's default forks chmod and readlink four times for each entry of its logs; this class, once.
         settings["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
@@ -205,7 +206,7 @@ def _has_local_files(master: str, local_files: bool | None) -> bool:
 
 
 def _quiet_end(spark: SparkSession) -> None:
-    """The JVM may close the line of its accumulators before PySpark does, which prints a traceback."""
+    """Prints no traceback if the JVM closes the connection of its accumulators before PySpark does."""
     server = spark.sparkContext._accumulatorServer
     say = server.handle_error
 
@@ -217,7 +218,7 @@ def _quiet_end(spark: SparkSession) -> None:
 
 
 def _write_no_checksum_files(spark: SparkSession) -> None:
-    """Lets Hadoop write no .crc beside each local file, which costs another fork of chmod.
+    """Stops Hadoop from writing a .crc beside each local file, which costs another fork of chmod.
 
     RawLocalFileSystem in `fs.file.impl` would do so too, but RocksDB state and `textFile` fail with it.
     """
@@ -238,7 +239,7 @@ def _java_options(level: str, chosen: Mapping[str, str]) -> str:
 
 
 def _place(master: str, cores: int | None) -> tuple[str, int | None]:
-    """The master with its cores written out, and their number where it is known."""
+    """The master with its cores written out, and the number of cores if it is known."""
     if cores is not None and cores < 1:
         raise InvalidInputError("cores must be a positive number", cores, "leave it out to use all")
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
@@ -286,16 +287,16 @@ def _running_session() -> SparkSession | None:
 
 
 def pipeline_session(config: SparkConfig, app: str, log_level: str = "ERROR") -> SparkSession:
-    """The session that a pipeline asks for under `spark`."""
+    """The session that a pipeline's section `spark` asks for."""
     conf: dict[str, Any] = dict(config.settings)
     return session(app, config.master, config.cores, config.memory, log_level, **conf)
 
 
 @contextmanager
 def _environment(local: bool) -> Iterator[None]:
-    """What Spark's launcher reads from the environment; JAVA_HOME is put back afterwards."""
+    """Sets the variables that Spark's launcher reads; JAVA_HOME is restored afterwards."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        if local or name not in os.environ:  # workers of another Python lack our packages
+        if local or name not in os.environ:  # workers with another Python lack our packages
             os.environ[name] = sys.executable
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: the JVM runs already
         yield

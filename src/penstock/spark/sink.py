@@ -4,14 +4,15 @@
         result.writeStream.foreachBatch(hot).option("checkpointLocation", ...).start()
 
 A micro-batch is one append, keyed by the id that Spark minted in the query's checkpoint and the batch's
-number: a batch that is run again after a crash is a no-op, or completes. The driver appends, so it is the
-driver that holds the partitions' locks; the operating system frees them when it dies, however it does.
+number. A batch that is run again after a crash is a no-op, or completes. The driver appends, so the driver
+holds the partitions' locks; the operating system frees the locks however the driver dies.
 
-A result with `_arrival`, `_sic`, `_weight` and `_kept` becomes a shared segment: the stream keeps them, so
-that who reads it sees rows that arrived when those they come from did. See `Flow.share`.
+A result with `_arrival`, `_sic`, `_weight` and `_kept` becomes a shared stream. The stream keeps these
+columns, so that its rows have the arrival of the rows they are computed from. See `Flow.share`.
 
-Measured against a Python stream writer (executors send Arrow in commit messages, a worker appends): that
-costs 60 ms more than noop a small micro-batch, this one 25, and Spark refuses it in update mode.
+Compared with a Python stream writer (executors send Arrow in commit messages, a worker appends): for a small
+micro-batch the writer costs 60 ms more than a noop sink, this sink 25 ms. Spark refuses the writer in update
+mode.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendK
 from penstock.vocabulary.errors import InvalidInputError
 
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's name for the id of a streaming query, which lies in its checkpoint."""
+"""Spark's property with the id of a streaming query, which is stored in the query's checkpoint."""
 
 
 def log_sink(
@@ -41,10 +42,10 @@ def log_sink(
     """A sink for `writeStream.foreachBatch` that appends results to a stream.
 
     Args:
-        stream: The stream's directory; it is created with the result's columns if it is not there.
-        schema: Of the result: `df.schema`.
-        config: Of a stream that is created.
-        fsync: When appends reach the disk; "never" survives a crash of the process, not a power cut.
+        stream: The stream's directory; a stream with the result's columns is created if there is none.
+        schema: Schema of the result: `df.schema`.
+        config: Layout of the stream, if it is created.
+        fsync: When appends reach the disk; with "never" they survive a crash of the process, not a power cut.
 
     Raises:
         InvalidInputError: The result does not fit the stream, or another process writes to it.
@@ -58,13 +59,13 @@ def log_sink(
     if origin != log.config.origin:
         raise InvalidInputError(
             f"a result that goes to stream {log.name} has {'' if log.config.origin else 'none of '}"
-            f"{', '.join(ORIGIN)}, as when it was created",
+            f"{', '.join(ORIGIN)}, as when the stream was created",
             "none of them" if log.config.origin else "all of them",
             f"{'select them' if log.config.origin else 'leave them out'}, or write to another stream",
         )
     try:
         nothing = pa.RecordBatch.from_pylist([], schema=log.append_schema)
-        for partition in range(log.partitions):  # takes the lock now, not with the first result
+        for partition in range(log.partitions):  # takes the locks now, not with the first result
             log.append(nothing, partition)
     except BaseException:
         log.close()
@@ -73,17 +74,19 @@ def log_sink(
 
 
 class LogStreamSink:
-    """Appends micro-batches to a stream; holds its locks until `close`."""
+    """Appends micro-batches to a stream; holds the stream's locks until `close`."""
 
     def __init__(self, log: EmbeddedLog) -> None:
         self.log = log
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Appends a micro-batch in one step, to the partition of its number: a repeat goes where it went."""
+        """Appends a micro-batch in one step, to the partition of its number, as any repeat of it."""
         query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
             raise InvalidInputError(
-                "the log-stream sink is called by Spark", "no streaming query", "pass it to foreachBatch"
+                "Spark calls the log-stream sink in a streaming query",
+                "a call outside a streaming query",
+                "pass the sink to foreachBatch",
             )
         rows = batch.toArrow()
         if not rows.num_rows:
@@ -96,7 +99,7 @@ class LogStreamSink:
         self.log.append(whole, batch_id % self.log.partitions, key, arrival_us)
 
     def close(self) -> None:
-        """Gives the locks back; do it when the query has stopped."""
+        """Releases the locks; call it when the query has stopped."""
         self.log.close()
 
     def __enter__(self) -> LogStreamSink:
@@ -109,10 +112,10 @@ class LogStreamSink:
 
 
 def _by_arrival(rows: pa.Table) -> tuple[pa.Table, np.ndarray]:
-    """Rows in the order in which they first arrived: tasks give them in theirs."""
+    """Rows in the order of their first arrival, which tasks do not keep; and the arrivals."""
     if rows.column(ARRIVAL).null_count:
         raise InvalidInputError(
-            f"every row of a shared segment has an {ARRIVAL}", "a null", "pass on that of its source"
+            f"every row of a shared stream has an {ARRIVAL}", "a null", f"pass on the {ARRIVAL} of its source"
         )
     arrival_us = rows.column(ARRIVAL).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
     if np.all(arrival_us[1:] >= arrival_us[:-1]):
@@ -122,9 +125,9 @@ def _by_arrival(rows: pa.Table) -> tuple[pa.Table, np.ndarray]:
 
 
 def _result_columns(schema: StructType, stream: str) -> tuple[pa.Schema, bool]:
-    """The result's columns as a stream has them, and whether it keeps where its rows come from.
+    """The result's columns as a stream has them, and whether the stream is a shared stream.
 
-    All may be null, as in files that Spark writes.
+    All columns may be null, as in files that Spark writes.
     """
     for name in schema.names:
         if schema.names.count(name) > 1:
@@ -136,9 +139,9 @@ def _result_columns(schema: StructType, stream: str) -> tuple[pa.Schema, bool]:
         for name, kind in zip(ORIGIN, (TimestampType, *[NumericType] * 3), strict=True):
             if not isinstance(schema[name].dataType, kind):
                 raise InvalidInputError(
-                    f"{name} of segment {stream} is that of a source: a {kind.__name__}",
+                    f"{name} of shared stream {stream} is a source's {name}, a {kind.__name__}",
                     schema[name].dataType.simpleString(),
-                    "pass it on, or cast it",
+                    "pass on the source's column, or cast it",
                 )
         schema = StructType([field for field in schema.fields if field.name not in ORIGIN])
     for name in schema.names:
@@ -147,14 +150,14 @@ def _result_columns(schema: StructType, stream: str) -> tuple[pa.Schema, bool]:
                 f"a result that goes to stream {stream} has no metadata columns",
                 repr(name),
                 f"leave it out or rename it, e.g. {name} AS {name.strip('_')}; "
-                f"a shared segment has all of {', '.join(ORIGIN)}",
+                f"a shared stream has all of {', '.join(ORIGIN)}",
             )
     columns = [field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")]
     return pa.schema(columns), origin
 
 
 def check_fit(result: pa.Schema, stream: pa.Schema, name: str) -> None:
-    """Refuses a result whose columns are not the stream's; their order does not matter."""
+    """Refuses a result whose columns are not the stream's; the order of columns does not matter."""
     missing = [column for column in stream.names if column not in result.names]
     extra = [column for column in result.names if column not in stream.names]
     other = [
@@ -165,5 +168,7 @@ def check_fit(result: pa.Schema, stream: pa.Schema, name: str) -> None:
     parts = [f"missing {missing}"] * bool(missing) + [f"unknown {extra}"] * bool(extra) + other
     if parts:
         raise InvalidInputError(
-            f"a result that goes to stream {name} has its columns", "; ".join(parts), "cast or select them"
+            f"a result that goes to stream {name} has the stream's columns",
+            "; ".join(parts),
+            "cast or select them",
         )

@@ -1,4 +1,4 @@
-"""Rows and a stream's columns: refusing with a clear error, making a batch, writing event time."""
+"""Checks rows against a stream's columns, makes batches of them, and writes event time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Rows: TypeAlias = pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, obj
 
 
 def stored_schema(user_schema: pa.Schema, origin: bool = False) -> pa.Schema:
-    """The user's columns and the log's; a segment's rows also keep what they stand for."""
-    # rows that a shedder chose have no known chance, and no weight
+    """The user's columns and the log's; with `origin` also the columns that rows of a shared stream keep."""
+    # a row that a shedder chose has no known chance, so its weight is null
     kept = [pa.field(n, pa.float64(), nullable=n == "_weight") for n in ORIGIN if n != ARRIVAL]
     return pa.schema([*user_schema, *(kept if origin else ()), pa.field(ARRIVAL, pa.int64(), nullable=False)])
 
 
 def append_schema(stored: pa.Schema) -> pa.Schema:
-    """What an append brings: the log itself stamps the arrival."""
+    """Columns that an append must bring: all but the arrival, which the log stamps."""
     return pa.schema([field for field in stored if field.name != ARRIVAL])
 
 
@@ -39,14 +39,16 @@ def check_schema(schema: pa.Schema, key: str | None) -> None:
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInputError("a column's name is used once", schema.names, "rename one")
     for name in schema.names:
-        if name.lower() in RESERVED_COLUMNS:  # Spark does not tell them apart
-            raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
+        if name.lower() in RESERVED_COLUMNS:  # Spark ignores the case of column names
+            raise InvalidInputError("no column has the name of a metadata column", repr(name), "rename it")
     check_can_be_stored(schema)
     if key is not None and key not in schema.names:
         raise InvalidInputError("the key is a column of the stream", repr(key), f"one of {schema.names}")
     if key is not None and not _has_text(schema.field(key).type):
         raise InvalidInputError(
-            "the key's values have a text", f"{key} is {schema.field(key).type}", "use a number or a string"
+            "the key's values can be written as text",
+            f"{key} is {schema.field(key).type}",
+            "use a number or a string",
         )
 
 
@@ -81,7 +83,7 @@ def _has_text(kind: pa.DataType) -> bool:
 
 
 def check_rows(rows: pa.RecordBatch, wanted: pa.Schema, stream: str) -> None:
-    """Refuses rows that are not the stream's, saying what differs."""
+    """Refuses rows whose columns or nulls differ from the stream's, and says what differs."""
     check_columns(rows.schema, wanted, stream)
     for field, column in zip(wanted, rows.columns, strict=True):
         if not field.nullable and column.null_count:
@@ -89,7 +91,7 @@ def check_rows(rows: pa.RecordBatch, wanted: pa.Schema, stream: str) -> None:
 
 
 def check_columns(got: pa.Schema, wanted: pa.Schema, stream: str) -> None:
-    """The same for columns alone."""
+    """Refuses columns that differ from the stream's, and says what differs."""
     if not got.equals(wanted):
         missing = [name for name in wanted.names if name not in got.names]
         extra = [name for name in got.names if name not in wanted.names]
@@ -114,7 +116,7 @@ def to_batch(rows: Rows, schema: pa.Schema, stream: str) -> pa.RecordBatch:
         batch = rows
     else:
         names = [set(rows)] if isinstance(rows, Mapping) else [set(row) for row in rows]
-        for given in names:  # pyarrow itself would leave out what is unknown and fill in what is missing
+        for given in names:  # pyarrow would silently drop unknown columns and fill missing ones with nulls
             if given != set(schema.names):
                 missing, extra = sorted(set(schema.names) - given), sorted(given - set(schema.names))
                 _refuse(
@@ -143,7 +145,7 @@ def check_event_time(schema: pa.Schema, name: str | None) -> None:
 
 
 def with_event_time(rows: pa.RecordBatch, name: str | None, arrival_us: np.ndarray) -> pa.RecordBatch:
-    """Rows whose event time is their arrival."""
+    """The same rows, with the event-time column overwritten by their arrival."""
     if name is None:
         return rows
     field = rows.schema.field(name)

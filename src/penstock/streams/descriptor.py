@@ -31,9 +31,9 @@ def check_partition(log: _Partitioned, partition: int) -> None:
 
 
 def write_about(directory: Path, about: dict[str, Any], fill: Callable[[], None]) -> None:
-    """Makes a stream: `fill` makes its files, and with stream.json it is there.
+    """Makes a stream: `fill` makes its other files; stream.json is written last and makes the stream exist.
 
-    Its id tells it from another one that is created later at its place.
+    The stream's id tells it from another stream that is created later in the same directory.
     """
     if (directory / "stream.json").exists():
         raise InvalidInputError("a stream is created once", f"'{directory.name}' exists", "open it instead")
@@ -57,7 +57,9 @@ def read_about(directory: Path, kind: str | None = None) -> dict[str, Any]:
         about = {"format": "no JSON"}
     got = about.get("format") if isinstance(about, dict) else "no object"
     if got != FORMAT:
-        raise InvalidInputError(f"a stream has format {FORMAT}", got, "read it with its own version")
+        raise InvalidInputError(
+            f"a stream has format {FORMAT}", got, "read it with the Penstock version that wrote it"
+        )
     found = about.get("kind", "embedded")
     if kind is not None and found != kind:
         raise InvalidInputError(

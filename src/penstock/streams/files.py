@@ -11,19 +11,19 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replaces a file's content; after a crash it has the old content or the new."""
+    """Replaces a file's content; after a crash the file has the old content or the new."""
     replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """The same for bytes."""
+    """Replaces a file's content by bytes; after a crash the file has the old content or the new."""
     write_beside(path, content).replace(path)
     sync_directory(path.parent)
 
 
 def write_beside(path: Path, content: bytes) -> Path:
-    """Writes content to a file of its own beside `path`, on disk when this returns."""
-    # named by process and thread: two that replace one file must not take each other's
+    """Writes content to a new file beside `path`; it is on disk when this returns."""
+    # named by process and thread: two threads that replace one file must not share the new file
     beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
         with beside.open("wb") as file:
@@ -37,7 +37,7 @@ def write_beside(path: Path, content: bytes) -> Path:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory survive a power cut."""
+    """Syncs a directory, so that names of new files in it survive a power cut."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -47,7 +47,7 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a lock file; waits for whoever holds it."""
+    """Holds a lock file; waits while another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

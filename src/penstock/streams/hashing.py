@@ -1,4 +1,4 @@
-"""Buckets of keys, by the CRC-32 of many texts at once: a byte of all of them in a step."""
+"""Buckets of keys, by CRC-32. Many texts are hashed at once: each step takes one byte of every text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _FEW = 32
-"""So few texts that are longer than the others are finished one by one."""
-
+"""Switch to hashing one by one when at most this many texts still have bytes left."""
 
 _SHORT_KEY = 12
-"""Bytes of a key up to which hashing all takes no longer than finding the different ones first."""
+"""Mean bytes of a key up to which hashing every key takes no longer than finding the distinct keys first."""
 
 
 def _table() -> npt.NDArray[np.uint32]:
@@ -29,7 +28,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 
 def crc32_of(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
-    """The same as `zlib.crc32` of each text's UTF-8 bytes; there must be no null."""
+    """`zlib.crc32` of each text's UTF-8 bytes; there must be no null."""
     if not len(texts):
         return np.empty(0, np.uint32)
     _, ends, content = texts.buffers()
@@ -55,7 +54,7 @@ def crc32_of(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
 
 
 def key_buckets(values: pa.Array, buckets: int) -> np.ndarray:
-    """Bucket of each key, by the hash of its text, so that any process agrees."""
+    """Bucket of each key, by the hash of its text, so that all processes agree."""
     texts = values.cast(pa.string()).fill_null("")
     if (pc.sum(pc.binary_length(texts)).as_py() or 0) <= _SHORT_KEY * len(texts):
         return crc32_of(texts).astype(np.int64) % buckets

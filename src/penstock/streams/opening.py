@@ -1,4 +1,4 @@
-"""Opening a stream whatever keeps it: a directory (embedded or paced) or an address (Flight)."""
+"""Opens a stream of any kind: a directory (embedded or paced) or an address (Flight)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 TOKEN_VARIABLE = "PENSTOCK_LOG_TOKEN"
-"""Not an option of a source: Spark shows options in plans and on its pages."""
+"""Variable with the token. It is no option of a source, because Spark shows options in plans and pages."""
 _CACHED = 64
 _cache: dict[tuple[object, ...], StreamLog] = {}
 
@@ -30,7 +30,7 @@ def load_stream(
     fsync_interval_s: float = 1.0,
     verify: bool = True,
 ) -> EmbeddedLog | PacedLog:
-    """Opens the stream of a directory anew; the kind is in its stream.json."""
+    """Opens the stream in a directory, without the cache of `open_stream`."""
     try:
         kind = read_about(Path(directory)).get("kind", "embedded")
         if kind == "embedded":
@@ -62,10 +62,10 @@ def open_stream(
     Args:
         directory: The stream's directory, or `grpc://host:port/stream` where `penstock log serve` runs.
         clock: Seconds since the epoch.
-        fsync: For appending, see `FsyncPolicy`.
-        fsync_interval_s: For fsync="interval".
+        fsync: When appended rows are synced, see `FsyncPolicy`.
+        fsync_interval_s: Interval of fsync="interval".
         verify: Whether a segment's bytes are checked when it is read.
-        token: For an address; that of PENSTOCK_LOG_TOKEN if not given.
+        token: Token of the server at an address; by default the value of PENSTOCK_LOG_TOKEN.
     """
     if str(directory).startswith("grpc://"):
         from penstock.streams.flight.client import (
@@ -79,7 +79,7 @@ def open_stream(
         stat = (Path(directory) / "stream.json").stat()
         seen = (stat.st_ino, stat.st_mtime_ns)  # a stream made anew in the same place is another one
     except FileNotFoundError:
-        seen = (0, 0)  # said by load_stream
+        seen = (0, 0)  # load_stream will raise a clear error
     return _cached(
         (str(directory), seen, clock, fsync, fsync_interval_s, verify),
         lambda: load_stream(

@@ -1,4 +1,4 @@
-"""What a stream log is, whoever keeps it: a few methods over partitions, positions and segment headers."""
+"""The protocol of every stream log: a few methods over partitions, positions and segment headers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ ARRIVAL = "_arrival"
 """Column that the log adds to every row: microseconds since the epoch, non-decreasing in a partition."""
 
 POSITION = "_position"
-"""Where in its partition a row stands."""
+"""Column with a row's position in its partition."""
 
 DRAWN = "_drawn"
-"""How a row was drawn: what an estimate's error is computed from."""
+"""Column that says how a row was drawn; an estimate's error is computed from it."""
 
 KEPT = "_kept"
-"""Which part of its grant's rows was admitted, whatever became of the others."""
+"""Column with the fraction of its grant's rows that was admitted, however the others were shed."""
 
 METADATA_COLUMNS = (ARRIVAL, POSITION, "_seq", "_sic", "_weight")
-"""What `metadata=True` adds."""
+"""Columns that `metadata=True` adds."""
 
 RESERVED_COLUMNS = (*METADATA_COLUMNS, KEPT, DRAWN)
 """Names of metadata columns; a user's column may not have them."""
 
 ESTIMATE = ("_weight", KEPT, DRAWN)
-"""What `penstock.estimate` needs of rows."""
+"""Columns that `penstock.estimate` needs."""
 
 ORIGIN = (ARRIVAL, "_sic", "_weight", KEPT)
-"""What rows of a shared segment keep of the rows they come from."""
+"""Columns that rows of a shared stream take over from the rows they were computed from."""
 
 WRITER_BYTES = 40
 
@@ -46,7 +46,7 @@ class AppendKey:
 
     Attributes:
         writer: Name of the writer, at most 40 bytes.
-        batch: Its batch number; numbers of one writer rise.
+        batch: Number of the batch; numbers of one writer rise.
     """
 
     writer: str
@@ -60,7 +60,7 @@ class AppendKey:
                 "use a short name or a hash",
             )
         if "\0" in self.writer:
-            raise InvalidInputError(  # the index pads names with it
+            raise InvalidInputError(  # the index pads names with NUL
                 "a writer's name has no NUL character", repr(self.writer), "leave it out"
             )
         if self.batch < 0:
@@ -90,10 +90,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderArrays:
-    """The headers of many segments, an array a field: for planning over thousands of them at once.
+    """The headers of many segments, an array a field: for planning over thousands of segments at once.
 
     Attributes:
-        key_counts: A row a segment, a column a bucket, where the stream declares a key and it is asked for.
+        key_counts: A row a segment, a column a bucket; `None` without a key, or if the caller asked for none.
     """
 
     first_position: npt.NDArray[np.int64]
@@ -108,7 +108,7 @@ class HeaderArrays:
 
 
 class ReadableStream(Protocol):
-    """What planning needs of a stream: where rows are and when they came, not the rows."""
+    """The part of a stream that planning needs: positions and arrival times of rows, not the rows."""
 
     @property
     def partitions(self) -> int: ...
@@ -130,7 +130,7 @@ class ReadableStream(Protocol):
         ...
 
     def position_at(self, partition: int, arrival_us: int) -> int:
-        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        """First position of the first segment that ends after an arrival time; the end if there is none."""
         ...
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
@@ -146,7 +146,7 @@ class StreamLog(ReadableStream, Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where it lies; an error if that is another machine."""
+        """The stream's directory; an error if it is on another machine."""
         ...
 
     def clock(self) -> float:
@@ -154,7 +154,7 @@ class StreamLog(ReadableStream, Protocol):
         ...
 
     schema: pa.Schema
-    """Columns of the rows as stored and read: the user's, `_sic` and `_weight` of a segment, `_arrival`."""
+    """Columns of the rows as stored and read: the user's, `_arrival`, and those of a shared stream."""
 
     append_schema: pa.Schema
     """Columns of the rows as appended: all but `_arrival`."""
@@ -171,7 +171,8 @@ class StreamLog(ReadableStream, Protocol):
     ) -> int:
         """Appends rows, all or none; returns the partition's end. With a key already seen it is a no-op.
 
-        No rows with a key: the partition has all that it will have of the writer's batches up to this one.
+        An append without rows, but with a key, is a note: the partition has all that it will have of the
+        writer's batches up to this one.
         """
         ...
 
@@ -180,7 +181,7 @@ class StreamLog(ReadableStream, Protocol):
         ...
 
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end), an object each."""
+        """Headers of the segments that hold rows in [start, end), one object for each."""
         ...
 
     def read(self, segment: Segment) -> pa.RecordBatch:
@@ -192,5 +193,5 @@ class StreamLog(ReadableStream, Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of what appending took."""
+        """Releases locks and files that appending took."""
         ...

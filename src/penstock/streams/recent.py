@@ -1,4 +1,4 @@
-"""The newest rows of a stream and their rate, as a sample of what comes."""
+"""The newest rows of a stream and their rate, as a sample of the rows to come."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pyarrow as pa
 from penstock.streams.protocol import StreamLog
 
 RATE_OVER_S = 60.0
-"""Time before a stream's last row over which its rate is taken."""
+"""The rate is taken over this time before a stream's last row."""
 
 
 def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
-    """About so many of a stream's last rows, in whole segments, its user's columns alone."""
+    """About `rows` of a stream's last rows, in whole segments, with the user's columns alone."""
     found = [pa.RecordBatch.from_pylist([], schema=log.user_schema)]
     for p in range(log.partitions):
         end = log.end(p)
@@ -21,7 +21,7 @@ def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
 
 
 def rate_per_s(log: StreamLog) -> float:
-    """Rows a second in the last minute of each partition; one that had no more has its own last minute."""
+    """Rows a second, summed over partitions, in the minute before each partition's own last row."""
     total = 0.0
     for p in range(log.partitions):
         headers = log.header_arrays(p, log.start(p), log.end(p), keys=False)

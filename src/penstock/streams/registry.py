@@ -1,8 +1,8 @@
-"""Who reads a stream, and how far: the registry that retention goes by.
+"""The registry of a stream's readers and their progress, by which retention trims rows.
 
-One small JSON file a reader, replaced whole, so a crash leaves the old progress or the new one; a lock makes
-changes one after the other, for a planner and a backfill change the same file. A reader that is gone for good
-keeps its rows on disk until it is forgotten: that is said, not guessed.
+Each reader has one small JSON file, replaced whole, so a crash leaves the old progress or the new one. A lock
+puts changes in order, because a planner and a backfill change the same file. A reader that will not come back
+keeps its rows on disk until somebody calls `forget`: the registry does not guess.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Reader:
     """A reader's durable progress.
 
     Attributes:
-        name: Its id.
-        positions: By partition, the first row it may still ask for.
-        pinned: By partition, the first row that something else of it needs (a shed lane); none where absent.
-        seen_s: When its progress was last written.
-        ended: It will not come back; only what is pinned for it stays.
+        name: The reader's id.
+        positions: By partition, the first row the reader may still ask for.
+        pinned: By partition, the first row that the reader's shed lane needs; absent if none is needed.
+        seen_s: When the reader's progress was last written.
+        ended: The reader will not come back; only rows that are pinned for it stay.
     """
 
     name: str
@@ -63,13 +63,13 @@ class ReaderRegistry:
         pinned: Mapping[int, int] | None = None,
         back: bool = False,
     ) -> Reader:
-        """Registers a reader or moves it on; progress never goes back, unless that is asked for.
+        """Registers a reader or advances its progress; progress goes back only with `back`.
 
         Args:
             name: The reader's id: letters, digits, dot, dash, underscore.
-            positions: By partition, the first row it may still ask for.
-            pinned: By partition, the first row to keep beside; `None` leaves the pins as they are.
-            back: The positions hold also where they are lower: a checkpoint may have been put back.
+            positions: By partition, the first row the reader may still ask for.
+            pinned: By partition, the first row to keep for a shed lane; `None` leaves the pins as they are.
+            back: Accepts lower positions too: somebody may have restored an older checkpoint.
         """
         self._check(name, {**positions, **(pinned or {})})
         with self._locked():
@@ -109,7 +109,7 @@ class ReaderRegistry:
             path.unlink(missing_ok=True)
 
     def retire(self, name: str) -> None:
-        """Forgets a reader that will not come back, but for the rows that are pinned for its shed lane."""
+        """Forgets a reader that will not come back; rows that are pinned for its shed lane still stay."""
         self._check(name)
         with self._locked():
             known = self._load(name)
@@ -119,10 +119,10 @@ class ReaderRegistry:
                 (self.folder / f"{name}.json").unlink()
 
     def trim(self) -> dict[int, int]:
-        """Forgets, in each partition, rows that every reader is past; returns the first position left."""
+        """Trims, in each partition, rows that every reader is past; returns the first position left."""
         readers = self.readers()
         for reader in readers:
-            if reader.ended and not reader.pinned:  # its lane has been backfilled
+            if reader.ended and not reader.pinned:  # the reader's lane has been backfilled
                 self.retire(reader.name)
         kept = {p: [reader.keeps_from(p) for reader in readers] for p in range(self.log.partitions)}
         least = {p: min((at for at in found if at is not None), default=None) for p, found in kept.items()}

@@ -15,17 +15,17 @@ def parse_duration_s(value: object, name: str = "a duration", *, allow_zero: boo
     """Reads a duration in seconds from a number (of seconds) or a text like `2s`, `500ms`, `1.5min`.
 
     Args:
-        value: What the user wrote.
-        name: What to call it in an error.
-        allow_zero: Whether 0 is a duration, as for the moment at which something starts.
+        value: The value that the user wrote.
+        name: Name of the value in an error.
+        allow_zero: Whether 0 is allowed, as for the moment at which something starts.
 
     Raises:
-        InvalidInputError: It is not a duration, or negative or infinite.
+        InvalidInputError: The value is not a duration, or is negative or infinite.
     """
     if isinstance(value, str):
         seconds = _from_text(value, name)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        # A whole number can be too long for a float, which is as good as infinite here.
+        # A whole number that is too long for a float counts as infinite.
         seconds = float(value) if abs(value) < 1e300 else float("inf")
     else:
         raise InvalidInputError(f"{name} must be a number with a unit", repr(value), _HINT)

@@ -16,7 +16,7 @@ def expected(rule: str, got: object, hint: str) -> str:
 
 
 class UnmetError(PenstockError):
-    """Something did not go as it should, and not because of a value that somebody gave.
+    """Something did not go as expected, but not because of a value that somebody gave.
 
     Args:
         rule: What was expected, as a sentence without its full stop.
@@ -44,7 +44,7 @@ class InvalidInputError(PenstockError):
 
 
 class RefusedError(InvalidInputError):
-    """A running query is ended on purpose: it cannot be governed as it is."""
+    """A running query is ended on purpose, because it cannot be governed as it is."""
 
 
 class UnknownNameError(InvalidInputError):
@@ -58,7 +58,7 @@ class UnknownNameError(InvalidInputError):
 
 
 class MissingExtraError(PenstockError):
-    """A part of Penstock was asked for whose optional packages are not installed."""
+    """A part of Penstock is used whose optional packages are not installed."""
 
     def __init__(self, part: str, package: str, extra: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Delays of any number of rows in the same space: a cumulative histogram that watchers subtract."""
+"""A cumulative histogram of delays, which watchers subtract; its size does not grow with the rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 LOWEST_S, RATIO, BINS = 1e-3, 1.02, 1250
-"""Bins are 2 % wide, from a millisecond to a year and a half; the last one has no upper end."""
+"""Bins are 2 % wide, from a millisecond to a year and a half; the last bin has no upper end."""
 
 
 def bins_of(delays_s: FloatArray) -> npt.NDArray[np.int64]:
@@ -25,13 +25,13 @@ def bins_of(delays_s: FloatArray) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long rows took, since the beginning.
+    """Delays of rows since the beginning.
 
     Attributes:
-        rows: By bin, how many rows; bins without a row are left out.
-        sum_s: Of all delays.
-        max_s: The longest.
-        exact: Whether the bins were counted, not made up from the percentiles of a report.
+        rows: Number of rows by bin; bins without a row are left out.
+        sum_s: Sum of all delays.
+        max_s: The longest delay.
+        exact: Whether the bins were counted; False if they were made up from the percentiles of a report.
     """
 
     rows: Mapping[int, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Delays:
         return round(sum(self.rows.values()))
 
     def stats(self) -> DelayStats:
-        """Count, mean and percentiles; the latter to 2 %."""
+        """Count, mean and percentiles; percentiles are exact to 2 %."""
         bins = np.array(sorted(self.rows), np.int64)
         upto = np.cumsum([self.rows[number] for number in bins.tolist()])
         if not bins.size or upto[-1] <= 0:
@@ -57,15 +57,15 @@ class Delays:
         return DelayStats(round(total), self.sum_s / total, p50, p95, p99, self.max_s)
 
     def _upper_s(self, bin_number: int) -> float:
-        """Where a bin ends; the longest delay of all in the last one."""
+        """Upper end of a bin; for the last bin the longest delay of all."""
         if bin_number >= BINS - 1:
             return self.max_s
         return min(float(LOWEST_S * RATIO**bin_number), self.max_s)
 
     def since(self, earlier: Delays) -> Delays:
-        """The delays that were added after an earlier look. The longest of them is known to its bin.
+        """The delays that were added after an earlier look. Only the bin of the longest delay is known.
 
-        Of histograms that were made up from percentiles nothing is known.
+        Nothing is known if one of the histograms was made up from percentiles.
         """
         if not (self.exact and earlier.exact):
             return Delays(exact=False)
@@ -75,7 +75,7 @@ class Delays:
         return Delays(rows, max(0.0, self.sum_s - earlier.sum_s), longest_s)
 
     def to_json(self, bins: bool = True) -> dict[str, Any]:
-        """Percentiles and, for those who subtract, the bins."""
+        """Percentiles as JSON values and, for callers who subtract, the bins."""
         encoded: dict[str, Any] = asdict(self.stats())
         if bins:
             encoded |= {"bins": [[number, rows] for number, rows in self.rows.items()], "sum_s": self.sum_s}
@@ -83,7 +83,7 @@ class Delays:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Delays:
-        """From bins; a report that has none keeps its percentiles only approximately, as four bins."""
+        """Delays from bins; a report without bins keeps its percentiles only approximately, as four bins."""
         if "bins" in encoded:
             rows = {int(number): float(count) for number, count in encoded["bins"]}
             return cls(rows, float(encoded["sum_s"]), float(encoded["max_s"] or 0.0))

@@ -1,7 +1,7 @@
-"""The one vocabulary: what plants report, what policies decide. Frozen, unit-suffixed, validated.
+"""The types of what plants report and policies decide. Frozen, unit-suffixed, validated.
 
 A plant (simulated or Spark) turns measurements into an `Observation`; a policy turns an
-`Observation` into a `Decision`; the cycle checks it and hands it back to the plant. Nothing
+`Observation` into a `Decision`; the cycle checks the decision and gives it to the plant. Nothing
 else crosses that seam. Unknown is `None`, never NaN.
 """
 
@@ -19,7 +19,7 @@ from penstock.vocabulary.errors import InvalidInputError, UnknownNameError, requ
 FloatArray = npt.NDArray[np.float64]
 
 LOAD_MANAGER_NAMES = ("aurora", "baseline", "ctrl", "seamless", "aloma", "deadline")
-"""The names `penstock.policies.load` builds managers by; here so that a class can reject a misspelt one."""
+"""Names by which `penstock.policies.load` builds managers; here, so that a class can reject a wrong name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class QueryClass:
     priority: float = 1.0
     manager: str = "deadline"
     period_s: float | None = None
-    """How often its load manager decides; `None` lets the manager choose."""
+    """How often the class's load manager decides; `None` lets the manager choose."""
     lendable_fraction: float = 1.0
-    """Part of its own share of the capacity that it lends at most."""
+    """Largest part of its own share of the capacity that the class lends."""
     borrow_limit_fraction: float = 1.0
-    """Part of the whole capacity that it borrows at most."""
+    """Largest part of the whole capacity that the class borrows."""
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -110,13 +110,13 @@ NO_ROWS = WaitingRows(np.empty(0), np.empty(0))
 
 @dataclass(frozen=True, slots=True)
 class BatchTiming:
-    """How a plant that runs each grant as one micro-batch will spend its time: all rows complete at its end.
+    """Timing of a plant that runs each grant as one micro-batch: all rows complete at the batch's end.
 
     Attributes:
-        fixed_s: What a batch costs whatever it holds.
-        row_s: What each row adds.
-        length_s: The longest that this grant may take.
-        cycle_s: After so long the query's next grant may begin.
+        fixed_s: Time of a batch whatever it holds.
+        row_s: Time that each row adds.
+        length_s: Longest time that this grant may take.
+        cycle_s: Time after which the query's next grant may begin.
     """
 
     fixed_s: float
@@ -127,7 +127,7 @@ class BatchTiming:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """What a class's load manager may know at `now_s` about the period that just ended.
+    """Everything that a class's load manager may know at `now_s` about the period that just ended.
 
     Load is CPU time: a load of 0.8 asks for 0.8 CPU seconds a second. `headroom` is the part of
     the CPU that query processing really gets; it is not observed, managers estimate it.
@@ -148,7 +148,7 @@ class Observation:
     departed_rows: int
     """Tuples that left the network in the period, output or filtered out (CTRL's f_out * T)."""
     waiting_rows: int
-    """Rows at the entry whose fate is not decided yet."""
+    """Rows at the entry that no decision has admitted or shed yet."""
     offered_load: float
     """Eq. 3.1 before shedding: sum of rate x load coefficient over the class's streams."""
     queued_load_s: float
@@ -167,10 +167,10 @@ class Observation:
     """Mean delay of each query output in the period; NaN where an output had no row."""
     waiting: WaitingRows = NO_ROWS
     batch: BatchTiming | None = None
-    """Only from plants that grant micro-batches, once they know what one costs."""
+    """Only from plants that grant micro-batches, once they know the cost of a micro-batch."""
     capacity_scale: float = 1.0
-    """What a redistribution since the last observation multiplied the capacity by; managers that learn
-    their headroom scale it alike (pham2016 eq. 6.1)."""
+    """Factor by which a redistribution since the last observation multiplied the capacity; managers that
+    learn their headroom multiply it by the same factor (pham2016 eq. 6.1)."""
 
     @property
     def offered_rate_per_s(self) -> float:
@@ -178,13 +178,13 @@ class Observation:
 
     @property
     def admitted_load(self) -> float:
-        """Load of what is admitted, after the drop now in force (L of the papers)."""
+        """Load of the admitted rows, after the drop now in force (L of the papers)."""
         return self.offered_load * self.keep_fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What happens to the waiting rows up to a cut in arrival time; later rows go on waiting undecided.
+    """A decision about the waiting rows up to a cut in arrival time; later rows go on waiting.
 
     Rows that arrived before `shed_before_s` are shed as late; of the rest, up to `cut_s`, a
     uniform sample of `keep_fraction` is admitted.
@@ -194,12 +194,12 @@ class Admission:
     shed_before_s: float
     keep_fraction: float
     limit_rows: float | None = None
-    """Admit no more than this, oldest first; the rest goes on waiting. Splits rows of one arrival time."""
+    """Most rows to admit, oldest first; later rows go on waiting. It may split rows of one arrival time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a decision should bring about, so that an ineffective one is noticed."""
+    """The expected effect of a decision, by which an ineffective decision is noticed."""
 
     delay_s: float | None = None
     admitted_rows: float | None = None
@@ -214,23 +214,25 @@ class Decision:
     reason: str
     expected: Expected = Expected()
     shed_load_s: float = 0.0
-    """CPU seconds of queued load to drop inside the network (Borealis style), beside the entry."""
+    """CPU seconds of queued load to drop inside the network (Borealis style), besides drops at the entry."""
     grant: Admission | None = None
     """Only managers that let rows wait in the log give grants; `keep_fraction` is then the grant's."""
     headroom: float | None = None
-    """The manager's belief of the headroom after this decision."""
+    """The manager's estimate of the headroom after this decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerTraits:
-    """What a plant must know of a load manager, beside its decisions.
+    """What a plant must know about a load manager, besides its decisions.
 
     Attributes:
-        gives_grants: Whether rows wait in the log until a decision grants them; else it decides periodically.
-        sheds_inside: Whether it drops load inside the operator network; on Spark rows are shed at the entry.
-        overrun_fraction: Part by which a batch and the wait for it may take longer than planned before a row
-            is late for it; on Spark turns are so much shorter.
-        late_fraction: Part of a grant's rows that may be late and are sampled with the others even so.
+        gives_grants: Whether rows wait in the log until a decision grants them. If not, the manager decides
+            periodically.
+        sheds_inside: Whether the manager drops load inside the operator network. On Spark, rows are shed at
+            the entry.
+        overrun_fraction: Fraction by which a batch and the wait for it may exceed the plan before rows are
+            late. On Spark, turns are shorter by this fraction.
+        late_fraction: Fraction of a grant's rows that may be late and are still sampled with the other rows.
     """
 
     gives_grants: bool = False
@@ -256,7 +258,7 @@ class LoadManager(Protocol):
 
 
 class Plant(Protocol):
-    """What a load manager controls: the simulated engine or Spark."""
+    """The system that a load manager controls: the simulated engine or Spark."""
 
     def observe(self) -> Observation | None:
         """Waits (or simulates) until the next control instant; `None` when the run is over."""

@@ -1,4 +1,4 @@
-"""A stream's columns: type texts as in Spark's DDL, as pyarrow types."""
+"""Types of a stream's columns: texts of Spark's DDL and pyarrow types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHER_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long"
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 _HINT = "long, int, double, float, string, boolean, timestamp, date, binary or decimal(p,s)"
 _DECIMAL_DIGITS = 38
-"""Spark's and Arrow's limit."""
+"""Most digits of a decimal in Spark and Arrow."""
 
 
 def parse_type(text: str) -> tuple[str, pa.DataType]:

@@ -1,7 +1,7 @@
-"""What is going on: every class and query as a control plane sees it at one moment. Frozen.
+"""The status of a control plane: every class and query at one moment. Frozen.
 
-Figures are cumulative: whoever wants those of a stretch keeps an earlier status and subtracts, so several
-watchers do not disturb each other.
+Figures are cumulative. A watcher who wants figures of a time span keeps an earlier status and subtracts it.
+So several watchers do not disturb each other.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from penstock.vocabulary.histogram import Delays
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """One governed source of a query. Rows are those of its whole life, from its offset.
+    """One governed source of a query. Counts of rows are over the reader's whole life, from its offset.
 
     Attributes:
-        stream: What it reads.
-        offered: Rows whose fate is decided, and those that wait.
+        stream: The stream that it reads.
+        offered: Rows that were admitted, shed or wait.
         admitted: Rows that were processed.
-        shed: Rows that were not, for whatever reason.
-        sampled: Of these, by the plan's coins.
-        late: Of these, because they would have been over the target.
-        expired: Of these, trimmed from the log before they were read.
-        poison: Of these, set aside with a grant that failed again and again.
-        waiting: Rows that nobody has decided about.
-        oldest_waiting_s: Age of the oldest of them.
+        shed: Rows that were not processed, for whatever reason.
+        sampled: Rows shed by a plan.
+        late: Rows shed because they would have completed after the target.
+        expired: Rows shed because they were trimmed from the log before they were read.
+        poison: Rows shed with a grant that failed again and again and was set aside.
+        waiting: Rows that no grant has decided about yet.
+        oldest_waiting_s: Age of the oldest waiting row.
     """
 
     stream: str
@@ -48,26 +48,26 @@ class QueryStatus:
     """One streaming query.
 
     Attributes:
-        name: As its user calls it.
-        driver: Which Spark application runs it.
-        sic: Part of its sources' rows that the results of its last moments stand on.
-        sic_batch: The same of its last micro-batch.
+        name: The name that the user gave the query.
+        driver: The Spark application that runs the query.
+        sic: Fraction of its sources' rows on which the query's recent results are based.
+        sic_batch: The same fraction for the query's last micro-batch.
         dropped_by_watermark: Rows that Spark dropped as late.
         silent: Streams that sent nothing.
-        offered: Rows, as of its readers; so are the next three.
+        offered: Rows, summed over the query's readers; so are the next three.
         admitted: See `ReaderStatus`.
         shed: See `ReaderStatus`.
         waiting: See `ReaderStatus`.
-        oldest_waiting_s: Age of the oldest row that waits.
-        running: Whether it holds a grant.
+        oldest_waiting_s: Age of the oldest waiting row.
+        running: Whether the query holds a grant.
         tick_due: Whether windows wait for a batch without rows.
-        batches: Micro-batches that are done.
-        ungoverned: Grants that it gave itself while the control plane was silent.
-        shed_reason: Why its class's shedder chose what it chose.
-        fixed_s: What a batch costs whatever it holds.
-        row_s: What a row adds to it.
-        last_stage: The part of a batch's time that is left when its last stage starts.
-        readers: By id.
+        batches: Number of micro-batches that are done.
+        ungoverned: Number of grants that sources made themselves while the control plane was silent.
+        shed_reason: Why the class's shedder chose these rows.
+        fixed_s: Time of a batch whatever it holds.
+        row_s: Time that a row adds to a batch.
+        last_stage: Fraction of a batch's time that is left when its last stage starts.
+        readers: Readers by id.
     """
 
     name: str
@@ -94,7 +94,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class PastRows:
-    """Rows of readers that are gone for good, by the name of their query."""
+    """Counts of rows of readers that will not come back, for one name of a query."""
 
     readers: int
     offered: int
@@ -108,32 +108,32 @@ class ClassStatus:
     """One class.
 
     Attributes:
-        target_s: Its delay target.
-        priority: Its weight.
-        manager: Its load manager.
+        target_s: The class's delay target.
+        priority: The class's weight.
+        manager: The class's load manager.
         dry_run: Whether decisions are recorded and not carried out.
-        offered: Rows, over all its queries; so are the next three.
+        offered: Rows, summed over the class's queries; so are the next three.
         admitted: See `ReaderStatus`.
         shed: See `ReaderStatus`.
         waiting: See `ReaderStatus`.
-        oldest_waiting_s: Age of the oldest row that waits.
-        keep_fraction: Part of the rows that the manager keeps now.
-        delay: From a row's arrival to the end of its batch.
-        result_delay: From a row's arrival to the batch that sends out what it brought about.
-        used_s: Batch time that it had.
-        share: Its part of the batch time of all classes.
-        quota: Its part of the capacity now.
-        sic: Mean over its queries.
-        jain: Jain's index of its queries' SIC.
-        headroom: What its manager believes that it may use.
-        reason: Its manager's last one.
-        floor_s: The least target that it could meet, by the measured fixed costs.
-        needs: What part of the capacity its input asks for.
-        feasible: Whether any allocation meets its target.
+        oldest_waiting_s: Age of the oldest waiting row.
+        keep_fraction: Fraction of the rows that the manager keeps now.
+        delay: Delays from a row's arrival to the end of its batch.
+        result_delay: Delays from a row's arrival to the batch that sends out the row's results.
+        used_s: Batch time that the class used.
+        share: The class's fraction of the batch time of all classes.
+        quota: The class's fraction of the capacity now.
+        sic: Mean SIC of the class's queries.
+        jain: Jain's index of the queries' SIC.
+        headroom: The manager's estimate of the headroom.
+        reason: Reason of the manager's last decision.
+        floor_s: The least target that the class could meet, by the measured fixed costs.
+        needs: Fraction of the capacity that the class's input needs.
+        feasible: Whether any allocation meets the class's target.
         least_target_s: The least target that any allocation meets.
-        queries: By key.
-        past: By name, rows of queries that are gone for good.
-        others: How many of its queries are other drivers'; see `own_status`.
+        queries: Queries by key.
+        past: By name, rows of queries that will not come back.
+        others: How many of the class's queries belong to other drivers; see `own_status`.
     """
 
     target_s: float
@@ -164,7 +164,7 @@ class ClassStatus:
     others: int = 0
 
     def to_json(self, since: ClassStatus | None = None, bins: bool = True) -> dict[str, Any]:
-        """As JSON values, with figures of the stretch since an earlier status of the class."""
+        """The status as JSON values, with figures of the time since an earlier status of the class."""
         encoded: dict[str, Any] = _plain(self, bins)
         if not self.others:
             del encoded["others"]
@@ -177,7 +177,7 @@ class ClassStatus:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> ClassStatus:
-        """Also of a report that an older Penstock wrote: what it does not have is not known."""
+        """The status from JSON values, also of an older Penstock's report; fields it lacks are not known."""
         known = _known(cls, encoded)
         known["delay"] = Delays.from_json(encoded["delay"])
         known["result_delay"] = Delays.from_json(encoded.get("result_delay", {}))
@@ -191,13 +191,13 @@ class Status:
     """A control plane at one moment.
 
     Attributes:
-        now_s: Its clock.
-        up_s: How long it runs.
-        slots: Batches that may run at once.
-        shedding: Whether anything is shed at all.
-        classes: By name.
-        removed: Classes that were taken out while it ran, as they were then.
-        marked: Classes as they were when `flow.mark()` was called; for `delay_since_mark` and its kind.
+        now_s: Time of the control plane's clock.
+        up_s: How long the control plane has been running.
+        slots: Number of batches that may run at once.
+        shedding: Whether rows may be shed at all (the kill switch).
+        classes: Classes by name.
+        removed: Classes that were removed while the control plane ran, as they were then.
+        marked: Classes as they were when `flow.mark()` was called, for figures such as `delay_since_mark`.
     """
 
     now_s: float
@@ -209,7 +209,7 @@ class Status:
     marked: Mapping[str, ClassStatus] = field(default_factory=dict)
 
     def to_json(self, bins: bool = False) -> dict[str, Any]:
-        """As JSON values: what `report.json` and `--json` have; with bins, what a client subtracts."""
+        """The status as JSON values, as in `report.json` and `--json`; with bins, as a client needs it."""
         return {
             "now_s": self.now_s,
             "up_s": self.up_s,
@@ -231,7 +231,7 @@ class Status:
         )
 
     def keys(self) -> list[str]:
-        """Goes with the next release, too: for `dict(status)`."""
+        """Keys for `dict(status)`. Will be removed in the next release, too."""
         return list(self.to_json())
 
     def __iter__(self) -> Iterator[str]:
@@ -241,7 +241,7 @@ class Status:
         return key in self.keys()
 
     def __getitem__(self, key: str) -> Any:
-        """`status["classes"]`, as it was before it had types. Goes with the next release."""
+        """`status["classes"]`, as before the status had types. Will be removed in the next release."""
         warnings.warn(
             f'status["{key}"] is old: use status.{key}, or status.to_json()["{key}"]',
             DeprecationWarning,
@@ -262,7 +262,7 @@ _UNKNOWN: dict[str, Any] = {"driver": "", "tick_due": False, "dropped_by_waterma
 
 
 def _known(kind: type[Any], encoded: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a status that JSON has; others are not known."""
+    """The fields of a status that JSON has; other fields are not known."""
     names = [f.name for f in fields(kind)]
     return {
         name: encoded[name] if name in encoded else _UNKNOWN.get(name, 0 if name == "others" else None)

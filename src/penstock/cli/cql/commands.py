@@ -108,15 +108,15 @@ def explain_command(
             console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     shared = [family.members for family in _families(program) if len(family.members) > 1]
     for members in shared:
-        told = f"queries {', '.join(members)} are a family: they differ in constants, and are computed as one"
-        console.print(told, highlight=False, soft_wrap=True)
+        line = f"queries {', '.join(members)} are a family: they differ in constants, and are computed as one"
+        console.print(line, highlight=False, soft_wrap=True)
     if json is not None:
         families = [{name: list(constants) for name, constants in members.items()} for members in shared]
         write_json(json, {"file": str(file), "queries": found, "families": families})
 
 
 def _families(program: Program) -> list[Family]:
-    """Of the queries that are computed window by window, by their numbers."""
+    """The families of queries that are computed window by window; members are named by their numbers."""
     numbered = {str(number): written.query for number, written in enumerate(program.queries, 1)}
     by_windows = {number: q for number, q in numbered.items() if default_mode(q.plan) == "windows"}
     return families_of(by_windows)

@@ -41,7 +41,7 @@ def run_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing JSON file.")] = False,
 ) -> None:
-    """Run the queries of a file on Spark, over streams whose rows lie in files, until these end.
+    """Run the queries of a file on Spark, over streams whose rows are in files, until the files end.
 
     REGISTER STREAM readings (device int, value float, at timestamp) FROM 'readings.csv' TIMESTAMP BY at
 
@@ -52,7 +52,7 @@ def run_command(
     check_answers(answers)
     program, folder = read_file(file), file.absolute().parent
     todo = []
-    for written in program.queries:  # all that can be wrong is said before Spark starts
+    for written in program.queries:  # errors are found before Spark starts
         mode = cast("Mode", answers) or default_mode(written.query.plan)
         check_mode(written.query, mode)
         todo.append((written, mode, tuples_read(program, written.query, folder)))
@@ -104,7 +104,7 @@ def spark_plans(program: Program) -> list[str]:
 
 
 def check_answers(answers: str | None) -> None:
-    """Refuses a way to give answers that there is not."""
+    """Refuses an unknown mode of answers."""
     if answers is not None and answers not in ADDED:
         raise UnknownNameError("--answers", answers, ADDED)
 
@@ -125,7 +125,7 @@ def _json_rows(answer: pa.Table) -> list[dict[str, Any]]:
 
 
 def _json_value(value: Any) -> Any:
-    """As JSON has it: times and decimals as texts, bytes in hexadecimal, and what is no number as null."""
+    """A value as JSON: times and decimals as texts, bytes in hexadecimal, NaN and infinities as null."""
     if isinstance(value, list):
         return [_json_value(each) for each in value]
     if isinstance(value, float):

@@ -1,5 +1,6 @@
 """`penstock calibrate`: system identification of a simulated plant (tu2006 section 4.2, figures 5 to 7), and
-what a pipeline's query costs on Spark."""
+costs of a pipeline's query on Spark.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ PROBE_S = 5.0
 PROBE_RATE_PER_S = 1000.0
 STEP_S, STEP_AT_S = 50.0, 10.0
 SINUSOID_S, SWING_S = 60.0, 20.0
-# In capacities. tu2006 steps from low to high at the 10th second; its sinusoid swings from 0 to 400/s on a
-# plant that does 190/s.
+# Rates in parts of the capacity. tu2006 steps from low to high at the 10th second; its sinusoid swings from 0
+# to 400/s on a plant that does 190/s.
 LOW, HIGH, SWING_TO = 0.5, 1.5, 2.1
 
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment: what went in, what was measured."""
+    """One experiment: its input and its measurements."""
 
     arrivals: Arrivals
     sources: int
@@ -80,7 +81,7 @@ class SimulatedRig:
     seed: int
 
     def run(self, arrivals: Arrivals) -> Run:
-        """Feeds the same arrivals to every source and keeps everything."""
+        """Gives the same arrivals to every source, and sheds nothing."""
         from penstock.sim.engine.machine import Machine
         from penstock.sim.engine.plant import SimulatedPlant
 
@@ -97,7 +98,7 @@ class SimulatedRig:
         return Run(arrivals, sources, keep_everything(plant))
 
     def capacity_per_s(self) -> float:
-        """Rows a second that one source can have processed, from a probe at a rate far too high."""
+        """Rows a second of one source that the plant can process, measured at a rate far too high."""
         from penstock.sim.workloads import arrivals as workloads
 
         sources = len(self.network.sources)
@@ -178,7 +179,7 @@ def calibrate_command(
 
 
 def _check_options(context: typer.Context, pipeline: Path | None) -> None:
-    """An option that belongs to the other plant would be ignored without a word."""
+    """Refuses options of the other plant, which would be ignored silently."""
     others = ("query", "change") if pipeline is None else ("network", "headroom_true", "seed", "plot")
     for name in others:
         source = context.get_parameter_source(name)
@@ -215,7 +216,7 @@ def as_json(result: Calibration, seed: int) -> dict[str, object]:
     """The calibration as JSON values."""
     found = asdict(result.identified)
     ladder = found.pop("ladder")
-    for name in ("model_error_mean_s", "model_error_max_s"):  # they stand under "step"
+    for name in ("model_error_mean_s", "model_error_max_s"):  # they are under "step"
         del found[name]
     return {
         "network": result.network,

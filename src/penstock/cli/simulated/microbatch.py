@@ -43,20 +43,20 @@ def run_microbatch(
     run_dir: Path | None = None,
     json: str | None = None,
 ) -> None:
-    """Runs a scenario of the plant and prints what came of it.
+    """Runs a scenario of the plant and prints the result.
 
     Args:
         path: A scenario file, or none.
-        options: Of the command, by name; `None` where not given.
-        changes: Of `--set`, by dotted key.
+        options: Options of the command, by name; `None` if not given.
+        changes: Changes of `--set`, by dotted key.
         trace: A file that all streams play.
         dry_run: Whether nothing is shed.
-        run_dir: Where the run is recorded.
-        json: Where the result goes as JSON.
+        run_dir: Directory in which the run is recorded.
+        json: File that gets the result as JSON.
     """
     given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     if "classes.*.manager" in given:
-        given["classes.*.settings"] = {}  # they were another manager's
+        given["classes.*.settings"] = {}  # the settings belong to another manager
     if "overload" in given:
         given["rate_scale"] = 1.0
     if "rate_scale" in given and "overload" not in given:

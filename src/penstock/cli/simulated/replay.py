@@ -30,14 +30,14 @@ def replay_command(
 ) -> None:
     """Replay a recorded run and compare the decisions.
 
-    Without --manager the run must replay identically; the exit code is 1 where it does not.
+    Without --manager the run must replay identically; the exit code is 1 if it does not.
 
-    Another manager sees the recorded observations, not what its own decisions would have led to.
+    Another manager sees the recorded observations, not the consequences of its own decisions.
     """
     claim_output(json, force)
     recorded = read_run(run)
     classes = list(dict.fromkeys(observation.cls for observation in recorded.observations))
-    classes = classes or list(recorded.config.get("classes", [""]))  # it was cut off before the first
+    classes = classes or list(recorded.config.get("classes", [""]))  # a run without observations
     managers = rebuild_managers(recorded.config, classes, manager, recorded.managers)
     result = replay(recorded, managers, exchange=manager is None)
     before, after = _names(recorded, managers)
@@ -73,7 +73,7 @@ def replay_command(
 
 
 def _names(recorded: RecordedRun, managers: Mapping[str, Manager[Any, Any]]) -> tuple[str, str]:
-    """What the run had and what the replay has, each manager once."""
+    """Names of the run's managers and of the replay's managers, each name once."""
     known = recorded.config.get("classes", {})
     before = [str(known.get(cls, recorded.config).get("manager", "unknown")) for cls in managers]
     after = [chosen.name for chosen in managers.values()]
@@ -81,7 +81,7 @@ def _names(recorded: RecordedRun, managers: Mapping[str, Manager[Any, Any]]) -> 
 
 
 def _beginning(recorded: RecordedRun) -> str:
-    """What is missing of a record that had a limit."""
+    """A sentence on what is missing of a record that had a limit."""
     parts = "part was" if recorded.dropped == 1 else f"{recorded.dropped} parts were"
     since = ""
     if recorded.observations:
@@ -91,7 +91,7 @@ def _beginning(recorded: RecordedRun) -> str:
 
 
 def _shed_table(shed: list[dict[str, Any]]) -> Table:
-    """What shedders of classes decided; it is shown as recorded, not replayed."""
+    """A table of decisions of class shedders, which are shown as recorded, not replayed."""
     table = Table("class", "query", "shedder", "decisions", "kept", "shed", "last reason", title="shedders")
     for line in shed:
         names = (escape(str(line[key])) for key in ("cls", "query", "shedder"))

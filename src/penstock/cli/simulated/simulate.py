@@ -238,7 +238,7 @@ def simulate_command(
 
 
 def chosen_plant(plant: str | None, scenario: Path | None) -> str:
-    """The plant that the option names, else the scenario file, else the engine."""
+    """The plant that the option names, else the plant of the scenario file, else the engine."""
     if plant is None and scenario is not None and scenario.is_file():
         plant = str(read_mapping(scenario, "scenario", "examples/scenarios").get("plant", ENGINE))
     if plant not in (None, *PLANTS):
@@ -247,7 +247,7 @@ def chosen_plant(plant: str | None, scenario: Path | None) -> str:
 
 
 def _check_options(context: typer.Context, plant: str, manager: str | None) -> None:
-    """An option that belongs to the other plant would be ignored without a word."""
+    """Refuses options of the other plant, which would be ignored silently."""
     for name, of in OF_ONE_PLANT.items():
         source = context.get_parameter_source(name)
         if of != plant and source is not None and source.name == "COMMANDLINE":
@@ -277,7 +277,7 @@ def _workload(
 
 
 def run(scenario: Scenario, bars: Progress, label: str, record_in: Path | None = None) -> SimulationResult:
-    """Simulates under a progress bar; leaves a run directory if told where."""
+    """Simulates under a progress bar; records the run in a directory if one is given."""
     from penstock.sim.simulate import simulate
 
     task = bars.add_task(label, total=None)
@@ -313,7 +313,7 @@ def result_table(results: list[SimulationResult]) -> Table:
 
 
 def headline(result: SimulationResult) -> str:
-    """What was run."""
+    """A line on what was simulated."""
     return (
         f"{result.workload} on {result.network}, {result.duration_s:g} s, target {result.delay_target_s:g} s"
     )

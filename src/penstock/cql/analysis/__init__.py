@@ -1,1 +1,1 @@
-"""What can be said of a plan: its windows, its families, its estimates, how it is explained."""
+"""Analysis of plans: windows, families, estimates, selectivities, and explanations in words."""

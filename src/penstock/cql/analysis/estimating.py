@@ -13,9 +13,9 @@ from penstock.cql.meaning.plan import Aggregate, Map, Query, Windowed
 
 FUNCTIONS = {"COUNT": "count", "SUM": "sum", "AVG": "avg"}
 PARTS = ("error", "low", "high")
-"""What stands behind an estimate, as columns `name_error` and so on."""
+"""Endings of the columns beside an estimate: `name_error` and so on."""
 INTERVAL = "interval"
-"""The column with what the intervals rest on, or why there are none."""
+"""Column that says what the intervals rest on, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Estimated:
     Attributes:
         window: The tuples and their window.
         value: The column that is summed and averaged; `None` if tuples are counted.
-        keys: By name in the answer, the column of the tuples that it groups by.
-        aggregates: By name in the answer, which estimate it is: count, sum or avg.
-        names: Of the answer, in its order.
+        keys: Columns of the tuples that the query groups by, by their names in the answer.
+        aggregates: Kinds of estimates (count, sum or avg), by their names in the answer.
+        names: Names of the answer's columns, in order.
     """
 
     window: Windowed
@@ -38,10 +38,10 @@ class Estimated:
 
 
 def estimated(query: Query) -> Estimated:
-    """What is estimated of a query.
+    """The estimates of a query.
 
     Raises:
-        CqlError: Not all of it can be.
+        CqlError: Some part of the query cannot be estimated.
     """
     shown = closing_windows(query.plan)
     grouped = shown.input if isinstance(shown, Map) else shown

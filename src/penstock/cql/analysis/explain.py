@@ -29,7 +29,7 @@ from penstock.cql.meaning.plan import (
 
 
 def plan_lines(query: Query, catalog: Catalog) -> list[str]:
-    """A line for each operator, those that it reads from below it and further right."""
+    """A line for each operator; its inputs are on lines below it, indented further."""
     words = Words(catalog)
     words.learn(query.plan)
     lines = [f"answer: {', '.join(query.names)} ({'a stream' if query.plan.is_stream else 'a relation'})"]
@@ -38,11 +38,11 @@ def plan_lines(query: Query, catalog: Catalog) -> list[str]:
 
 
 def running_lines(query: Query, catalog: Catalog, mode: str) -> list[str]:
-    """How Spark runs a query: which part of it is Spark's own, and over what the rest is spread.
+    """How Spark runs a query: which part is Spark SQL, and by which columns the rest is spread.
 
     Args:
-        query: Which.
-        catalog: The streams it names.
+        query: The query.
+        catalog: The streams that the query names.
         mode: `windows`, `relation` or `rows`.
     """
     if mode == "rows":
@@ -73,7 +73,7 @@ def _add(lines: list[str], plan: Plan, depth: int, words: Words) -> None:
 
 
 class Words:
-    """What columns are called: by the streams they come from, and what was made of them."""
+    """Names of a plan's columns for people: by their streams, or by the expression they are made of."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -145,8 +145,8 @@ def window_words(window: Window, column: Callable[[str], str] = str) -> str:
     """A window in words.
 
     Args:
-        window: Which.
-        column: What a column is called.
+        window: The window.
+        column: Gives the name of a column.
     """
     slide = window.slide
     if window.kind is WindowKind.RANGE:

@@ -1,8 +1,8 @@
-"""Families: queries of one shape that differ in constants alone become one, with the query as a dimension.
+"""Families: queries that differ in constants alone become one query, with the query's name as a dimension.
 
 The shape of a query is its plan with parameters in place of the constants of its conditions and expressions.
-Queries with equal shapes are computed together: a tuple is looked up among the constants of all of them once,
-and goes to those that want it.
+Queries with equal shapes are computed together: a tuple is looked up once among the constants of all queries,
+and goes to the queries that want it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from penstock.cql.meaning.lower import lowered, with_inputs
 from penstock.cql.meaning.plan import Filter, Map, Plan, Query
 
 PARAMETER = "p"
-"""What the columns with the constants are called: p0, p1, ..."""
+"""Prefix of the columns with the constants: p0, p1, ..."""
 Value = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What queries of a family have in common.
+    """The common shape of the queries of a family.
 
     Attributes:
-        plan: With columns p0, p1, ... in place of constants.
-        names: Of the answer's columns.
-        types: Of the parameters, as Spark's DDL names them.
+        plan: The plan, with columns p0, p1, ... in place of constants.
+        names: Names of the answer's columns.
+        types: Types of the parameters, as Spark's DDL names them.
     """
 
     plan: Plan
@@ -40,8 +40,8 @@ class Family:
     """Queries of one shape.
 
     Attributes:
-        shape: Theirs.
-        members: By query, its constants.
+        shape: The shape of the queries.
+        members: Constants of each query, by its name.
     """
 
     shape: Shape
@@ -94,7 +94,7 @@ def _with_parameters(node: exp.Expr, taken: list[tuple[str, Value]]) -> exp.Expr
 
 
 def _stays(node: exp.Expr) -> bool:
-    """Whether Spark wants a constant there: digits of ROUND, and what is behind IS."""
+    """Whether Spark needs a constant at this place: digits of ROUND, and the operand of IS."""
     inside: exp.Expr | None = node
     while inside is not None:
         behind_is = isinstance(inside.parent, exp.Is) and inside.arg_key == "expression"

@@ -1,4 +1,4 @@
-"""How many of a stream's rows a condition lets through, or each query of a family wants, from a sample."""
+"""Estimates, from a sample, which fraction of a stream's rows passes a condition or a family's queries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.cql.meaning.types import KEPT
 
 
 def wanted_fractions(family: Family, samples: Mapping[str, pa.Table]) -> dict[str, float] | None:
-    """By query, the fraction of rows that its own conditions let through, before windows and groups.
+    """By query, the fraction of rows that passes the query's own conditions, before windows and groups.
 
     Args:
-        family: Which.
-        samples: By stream, rows with its columns in its order.
+        family: The family.
+        samples: By stream, sampled rows with the stream's columns in order.
 
     Returns:
-        `None` where that cannot be told, see `passing_fraction`.
+        `None` if the fractions cannot be computed, see `passing_fraction`.
     """
     leaves = leaves_of(family.shape.plan)
     found = {name: passing_fraction(leaves, samples, values) for name, values in family.members.items()}
@@ -33,15 +33,15 @@ def wanted_fractions(family: Family, samples: Mapping[str, pa.Table]) -> dict[st
 def passing_fraction(
     leaves: Sequence[Plan], samples: Mapping[str, pa.Table], values: Sequence[Value] = ()
 ) -> float | None:
-    """The fraction of rows that conditions on tuples of one stream each let through.
+    """The fraction of rows that passes conditions on single tuples.
 
     Args:
-        leaves: With these conditions; see `leaves_of`.
-        samples: By stream, rows with its columns in its order.
-        values: Of parameters.
+        leaves: Leaves with the conditions; see `leaves_of`.
+        samples: By stream, sampled rows with the stream's columns in order.
+        values: Values of parameters.
 
     Returns:
-        `None` where that cannot be told: without rows, and for conditions that are drawn at random.
+        `None` if the fraction cannot be computed: without rows, and for random conditions.
     """
     leaves = [_without_maps(leaf) for leaf in leaves]
     seen = sum(samples[stream_of(leaf)].num_rows for leaf in leaves)
@@ -51,7 +51,7 @@ def passing_fraction(
 
 
 def _without_maps(leaf: Plan) -> Plan:
-    """What counts the same rows: expressions over them add and drop none, and may be none at all."""
+    """The leaf without its maps. A map neither adds nor drops rows, so the count is the same."""
     while isinstance(leaf, Map):
         leaf = leaf.input
     return leaf

@@ -1,4 +1,4 @@
-"""Queries whose windows close, so that each window's result can be given once; and which mode a query has."""
+"""Modes of a query's answers; checks whether windows close, so that each window's result is given once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from penstock.cql.meaning.plan import Base, Plan, Query, Scan, ToStream, Windowe
 Mode = Literal["windows", "relation", "rows"]
 """How answers are given: each window's result once, the exact relation as changes, or tuple by tuple."""
 QUERY = "query"
-"""The column with the name of the query of a family that a row is for."""
+"""Column of a family's answers: the name of the query that a row is for."""
 SIC = "sic"
-"""The column with the part of its rows that was admitted, in the answers of a pipeline."""
+"""Column of a pipeline's answers: the fraction of rows that was admitted."""
 WINDOW_COLUMNS, CHANGE_COLUMNS = ("window_start", "window_end"), (INSTANT, SIGN)
 ADDED: dict[Mode, tuple[str, ...]] = {"windows": WINDOW_COLUMNS, "relation": CHANGE_COLUMNS, "rows": ()}
-"""What stands beside the columns of an answer."""
+"""Columns that each mode adds to the columns of an answer."""
 RELATION_HINT = "run it in relation mode, which gives the exact answer as changes"
 
 
 def closing_windows(plan: Plan) -> Plan:
     """The part of a plan that is computed window by window: lowered, without RSTREAM or ISTREAM around it.
 
-    Each window's result is a relation that is given once, which is what RSTREAM at the windows' ends gives.
+    Each window's result is a relation that is given once, as RSTREAM gives it at the window's end.
 
     Raises:
-        CqlError: A window does not close, or windows are not all alike, or a stream of results is windowed.
+        CqlError: A window does not close, or windows differ, or a stream of results is windowed.
     """
     plan = lowered(plan)
     if isinstance(plan, ToStream):
@@ -81,7 +81,7 @@ def tuple_by_tuple(plan: Plan) -> Plan:
     """The part of a plan that gives tuples of one stream, dropped and changed one by one.
 
     Raises:
-        CqlError: It does more.
+        CqlError: The plan does more than that.
     """
     plan = lowered(plan)
     for each in plan.walk():
@@ -92,7 +92,7 @@ def tuple_by_tuple(plan: Plan) -> Plan:
                 RELATION_HINT,
             )
     if isinstance(plan, Windowed) and plan.window.kind is WindowKind.UNBOUNDED:
-        plan = plan.input  # a relation that tuples come into and never leave: what comes is the stream
+        plan = plan.input  # tuples only come into this relation, so they are the stream
     if leaves_of(plan) != [plan]:
         raise CqlError(
             "a query that gives tuples one by one drops and changes those of one stream",
@@ -114,15 +114,15 @@ def default_mode(plan: Plan) -> Mode:
 
 
 def check_mode(query: Query, mode: Mode, family: bool = False) -> None:
-    """Refuses a query whose answer cannot be given so.
+    """Refuses a query whose answer cannot be given in a mode.
 
     Args:
-        query: Which.
-        mode: How.
-        family: Whether it is one of a family.
+        query: The query.
+        mode: The mode.
+        family: Whether the query belongs to a family.
 
     Raises:
-        CqlError: Its windows do not close, or a column has the name of one that is added.
+        CqlError: The query's windows do not close, or a column has the name of an added column.
     """
     if mode == "windows":
         closing_windows(query.plan)

@@ -1,5 +1,5 @@
-"""Relations that change over time, computed step by step: what came in until an instant gives what changed.
+"""The engine: computes changes of an answer from changes of its inputs, step by step.
 
-Pure: no Spark, no clock. A step takes changes that are complete until an instant, so an answer does not
+It has no Spark and no clock. A step takes changes that are complete up to an instant, so an answer does not
 depend on where one step ends and the next begins.
 """

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 INSTANT, SIGN = "_t", "_d"
-"""Names of the columns with instants and signs, where changes are a table."""
+"""Names of the columns with instants and signs in a table of changes."""
 MOST_PAIRS = 2_000_000
-"""Pairs of tuples that are looked at at once."""
+"""About the most pairs of tuples that are examined at once."""
 NEVER = np.iinfo(np.int64).max
 ALWAYS = np.iinfo(np.int64).min
 
@@ -25,7 +25,7 @@ class Changes:
 
     Attributes:
         rows: The tuples.
-        at: Their instants, in microseconds.
+        at: Instants of the tuples, in microseconds.
         sign: +1 or -1.
     """
 
@@ -42,16 +42,16 @@ class Changes:
 
     @staticmethod
     def of(rows: pa.Table, at: Ints, sign: int) -> Changes:
-        """All with one sign."""
+        """Changes that all have one sign."""
         return Changes(rows, at, np.full(len(at), sign, np.int64))
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Changes:
-        """Those at these places, or where this is true."""
+        """The changes at these indices, or where a mask is true."""
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index
         return Changes(self.rows.take(pa.array(index)), self.at[index], self.sign[index])
 
     def until(self, instant: int) -> tuple[Changes, Changes]:
-        """Those before an instant, and the others."""
+        """The changes before an instant, and the other changes."""
         due = self.at < instant
         return (self, self.take(~due)) if due.all() else (self.take(due), self.take(~due))
 
@@ -87,7 +87,7 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Ints:
 
 
 def _codes_of(column: pa.ChunkedArray) -> Ints:
-    if pa.types.is_list(column.type):  # of TOP: as text, for equality alone
+    if pa.types.is_list(column.type):  # a result of TOP: as text, which suffices for equality
         texts = [
             None if value is None else str([_zero(each) for each in value]) for value in column.to_pylist()
         ]
@@ -110,17 +110,17 @@ def dense(values: Ints) -> Ints:
 
 
 def ranks(column: pa.ChunkedArray) -> Ints:
-    """Where each value stands among all of them, equal ones alike, NULL before all."""
+    """The rank of each value; equal values have equal ranks, and NULL ranks before all values."""
     if len(column) == 0:
         return np.empty(0, np.int64)
-    # NULLs are ranked last, however a version of pyarrow is told to rank them otherwise
+    # NULLs are ranked last, the default: versions of pyarrow differ in the option that changes it
     ranked = pc.rank(column.combine_chunks(), sort_keys="ascending", tiebreaker="dense")
     places = np.asarray(ranked.to_numpy(zero_copy_only=False), dtype=np.int64)
     return np.where(np.asarray(column.is_null()), 0, places)
 
 
 def in_order(changes: Changes) -> Changes:
-    """By instant, and inside one by value: the order of a derived stream."""
+    """Changes sorted by instant, then by value: the order of a derived stream."""
     keys = [ranks_or_codes(changes.rows.column(name)) for name in reversed(changes.rows.column_names)]
     return changes.take(np.lexsort([*keys, changes.at]).astype(np.int64))
 
@@ -130,7 +130,7 @@ def ranks_or_codes(column: pa.ChunkedArray) -> Ints:
 
 
 def net(changes: Changes) -> Changes:
-    """What is left of changes of equal tuples at one instant."""
+    """Changes without those of equal tuples at one instant that cancel each other."""
     if not len(changes):
         return changes
     code = codes(changes.rows, changes.rows.column_names)
@@ -156,16 +156,16 @@ def starts(*sorted_keys: Ints) -> Ints:
 
 
 def places_in_runs(first: Ints, size: int) -> Ints:
-    """Of each element, how many of its run come before it."""
+    """For each element, how many elements of its run come before it."""
     lengths = np.diff(np.append(first, size))
     return np.arange(size, dtype=np.int64) - np.repeat(first, lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Tuples with the instants from which on they are there and are gone.
+    """Tuples with the instants at which they come and at which they leave.
 
-    `ALWAYS` for those that were there before the step, `NEVER` for those that are there after it.
+    A tuple that came before the step has `ALWAYS`; a tuple that is still there after it has `NEVER`.
     """
 
     rows: pa.Table
@@ -174,12 +174,12 @@ class Intervals:
 
     @property
     def live(self) -> pa.Table:
-        """Those that are there after the step."""
+        """The tuples that are there after the step."""
         return self.rows.take(pa.array(np.flatnonzero(self.end == NEVER)))
 
 
 def intervals(live: pa.Table, changes: Changes) -> Intervals:
-    """Pairs what comes with what goes: of equal tuples, the first that came is the first that goes."""
+    """Pairs tuples that come with tuples that leave: of equal tuples, the first to come leaves first."""
     comes, goes = changes.take(changes.sign > 0), changes.take(changes.sign < 0)
     rows = pa.concat_tables([live, comes.rows]).combine_chunks()
     start = np.concatenate([np.full(live.num_rows, ALWAYS, np.int64), comes.at])
@@ -196,7 +196,7 @@ def intervals(live: pa.Table, changes: Changes) -> Intervals:
 
 
 def pairs(left: Ints, right: Ints, most: int = MOST_PAIRS) -> Iterator[tuple[Ints, Ints]]:
-    """Places of all pairs with equal codes, in parts of about so many."""
+    """Indices of all pairs with equal codes, in parts of about `most` pairs."""
     order = np.argsort(right, kind="stable").astype(np.int64)
     sorted_right = right[order]
     low, high = np.searchsorted(sorted_right, left, "left"), np.searchsorted(sorted_right, left, "right")

@@ -1,4 +1,4 @@
-"""Base relations: what insertions and deletions make of a relation, in their order."""
+"""Base relations, to which insertions and deletions are applied in order."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _DONE = pa.schema([("done", pa.int64())])
 class BaseNode:
     """Keeps the tuples of a base relation.
 
-    Without keys an insertion adds a tuple and a deletion takes away one that equals it. With keys there is at
-    most one tuple a key: an insertion replaces it, and a deletion takes it away, whatever else it says. A
-    deletion of what is not there changes nothing.
+    Without keys, an insertion adds a tuple and a deletion removes one equal tuple. With keys, there is at
+    most one tuple for a key: an insertion replaces it, and a deletion removes it, whatever its other columns
+    are. A deletion of a tuple that is not there changes nothing.
 
     Args:
-        schema: Of its tuples.
-        keys: Columns that tell them apart; may be none.
+        schema: Schema of the tuples.
+        keys: Columns that identify a tuple; may be none.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str]) -> None:
         self._keys, self._live, self._done = list(keys), schema.empty_table(), ALWAYS
 
     def on_time(self, new: Changes) -> Changes:
-        """What has just come: a change of an instant for which answers were given counts from then on."""
+        """New changes; a change of an instant for which answers were given already counts from now on."""
         return Changes(new.rows, np.maximum(new.at, self._done), new.sign)
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
-        """What insertions and deletions change, which are in order."""
+        """Changes that insertions and deletions, in order, make to the relation."""
         self._done = max(self._done, until)
         came = inputs[0]
         if not len(came):
@@ -41,12 +41,12 @@ class BaseNode:
         always = np.full(self._live.num_rows, ALWAYS, np.int64)
         both = concat([Changes.of(self._live, always, 1), came])
         code = codes(both.rows, self._keys or both.rows.column_names)
-        order = np.argsort(code, kind="stable").astype(np.int64)  # what was there is first in its run
+        order = np.argsort(code, kind="stable").astype(np.int64)  # old tuples come first in their run
         made = self._by_key(both, code, order) if self._keys else self._counted(both, code, order)
         return net(made)
 
     def _counted(self, both: Changes, code: np.ndarray, order: np.ndarray) -> Changes:
-        """How many equal tuples there are goes up and down, and never below zero."""
+        """Without keys: the number of equal tuples goes up and down, but never below zero."""
         runs = pd.Series(both.sign[order]).groupby(code[order])
         total = runs.cumsum()
         short = np.minimum(total.groupby(code[order]).cummin().to_numpy(), 0)
@@ -62,7 +62,7 @@ class BaseNode:
         return Changes(both.rows.take(pa.array(places)), both.at[places], effect[changed])
 
     def _by_key(self, both: Changes, code: np.ndarray, order: np.ndarray) -> Changes:
-        """A change takes back what an insertion before it left, and an insertion gives its tuple."""
+        """With keys: a change removes the tuple of an earlier insertion, and an insertion adds its tuple."""
         first = starts(code[order])
         follows = np.ones(len(order), np.bool_)
         follows[first] = False

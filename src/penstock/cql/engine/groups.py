@@ -18,11 +18,11 @@ TUPLES = "_n"
 
 
 class Points:
-    """Instants at which groups change: for each, its group and what the group comes to then."""
+    """Instants at which groups change; each point has a group and the group's state from then on."""
 
     def __init__(self, code: Ints, at: Ints, order: Ints, last: Ints) -> None:
         self.order, self.last = order, last
-        """How changes are sorted, and where in that order the last change of each point stands."""
+        """The order of sorted changes, and the place of each point's last change in that order."""
         self.code, self.at = code[order][last], at[order][last]
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class Points:
 
 
 class AggregateNode:
-    """Keeps running sums for each group, and the tuples themselves where an aggregate orders them."""
+    """Keeps running sums for each group, and the tuples themselves if an aggregate orders them."""
 
     def __init__(self, plan: Aggregate, below: pa.Schema, only_grows: bool) -> None:
         self._plan, self._only_grows = plan, only_grows
@@ -70,7 +70,7 @@ class AggregateNode:
         at = np.concatenate([np.full(groups, ALWAYS, np.int64), changes.at])
         order = np.lexsort((at, code)).astype(np.int64)
         ends = np.append(starts(code[order], at[order])[1:], len(order)) - 1
-        points = Points(code, at, order, ends)  # those at ALWAYS are what was there before
+        points = Points(code, at, order, ends)  # points at ALWAYS are the old state
         sums, shifts = self._running(changes, code, order)
         at_points = {name: values[ends] for name, values in sums.items()}
         tuples = at_points[TUPLES].astype(np.int64)
@@ -99,7 +99,7 @@ class AggregateNode:
         return made, shifts
 
     def _shifts(self, name: str, changes: Changes, code: Ints, order: Ints) -> NDArray[np.float64]:
-        """By code, the value that a column's values are taken less: the first one that its group had."""
+        """By code, the value that is subtracted from a column's values: the first value of the group."""
         kept, column = filled(self._sums.column(f"shift|{name}")), changes.rows.column(name)
         values = np.concatenate([kept, filled(column).astype(np.float64)])
         there = np.concatenate([np.ones(len(kept), np.bool_), np.asarray(column.is_valid())])
@@ -118,7 +118,7 @@ class AggregateNode:
         changes: Changes,
         code: Ints,
     ) -> pa.Table:
-        """The row that each point's group has from then on."""
+        """The row of each point's group from that point on."""
         columns = [keys.column(name).take(pa.array(points.order[points.last])) for name in self._plan.keys]
         ordered = self._by_order(points, changes, code) if self._ordered else {}
         for each, column in zip(
@@ -130,7 +130,7 @@ class AggregateNode:
         return pa.table(columns, schema=self._schema)
 
     def _by_order(self, points: Points, changes: Changes, code: Ints) -> dict[Aggregation, pa.Array]:
-        """MIN, MAX and TOP at each point, from the tuples that are there then."""
+        """MIN, MAX and TOP at each point, from the tuples that are there at that point."""
         names = self._live.column_names
         there = intervals(self._live, Changes(changes.rows.select(names), changes.at, changes.sign))
         self._live = there.live
@@ -187,7 +187,7 @@ class AggregateNode:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
     def _prune(self) -> None:
-        """Where tuples never go, only those that an aggregate shows matter."""
+        """Drops tuples that no aggregate shows, if tuples never leave."""
         code = codes(self._live, self._plan.keys)
         keep = np.zeros(self._live.num_rows, np.bool_)
         for each in self._ordered:
@@ -203,7 +203,7 @@ class AggregateNode:
         self._live = self._live.filter(pa.array(keep))
 
     def _changed(self, points: Points, answers: pa.Table, tuples: Ints) -> Changes:
-        """Each point takes back its group's row and gives the new one."""
+        """The changes of the answer: each point removes its group's old row and adds the new one."""
         old = np.arange(len(points)) - 1
         has_old = np.append(False, points.code[1:] == points.code[:-1])
         new_one = points.at > ALWAYS
@@ -241,7 +241,7 @@ class AggregateNode:
 
 
 def _all_valid(rows: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Where none of the columns is NULL."""
+    """Which rows have no NULL in these columns."""
     return np.all([np.asarray(rows.column(name).is_valid()) for name in names], axis=0)
 
 
@@ -253,12 +253,12 @@ def _renumbered(known: Ints, wanted: Ints, values: Ints) -> Ints:
 
 
 def extreme(code: Ints, start: Ints, end: Ints, rank: Ints, of_code: Ints, of_at: Ints) -> Ints:
-    """The place of the largest rank among the tuples of a group that are there at an instant; -1 for none."""
+    """Index of the largest rank among the tuples of a group that are there at an instant; -1 if none is."""
     order = np.lexsort((end, start, code))
     code, start, end, rank = code[order], start[order], end[order], rank[order]
     if len(order) and not _first_in_first_out(code, end):
         return _extreme_of_pairs(code, start, end, rank, order, of_code, of_at)
-    # tuples that are there at an instant stand side by side
+    # tuples that are there at an instant are next to each other
     low = _search(code, end, of_code, of_at, "right")
     high = _search(code, start, of_code, of_at, "right")
     best = _range_maximum(rank, low, high)
@@ -270,7 +270,7 @@ def _first_in_first_out(code: Ints, end: Ints) -> bool:
 
 
 def _search(code: Ints, values: Ints, of_code: Ints, of: Ints, side: str) -> Ints:
-    """Where in runs of a code with rising values other values would stand."""
+    """Where other values would be inserted, in runs of a code with rising values."""
     both = np.concatenate([values, of])
     compact = np.unique(both, return_inverse=True)[1].astype(np.int64)
     wide = int(compact.max(initial=0)) + 2
@@ -279,7 +279,7 @@ def _search(code: Ints, values: Ints, of_code: Ints, of: Ints, side: str) -> Int
 
 
 def _range_maximum(rank: Ints, low: Ints, high: Ints) -> Ints:
-    """The place of the largest in each [low, high); -1 where that is empty."""
+    """The index of the largest rank in each [low, high); -1 if the range is empty."""
     best = np.arange(len(rank), dtype=np.int64)
     found = np.full(len(low), -1, np.int64)
     length = np.maximum(high - low, 0)

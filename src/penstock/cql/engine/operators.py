@@ -1,4 +1,4 @@
-"""The operators that keep something between steps: windows, joins, groups, streams of changes."""
+"""Operators of the engine, most of which keep state between steps: windows, joins, streams of changes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from penstock.cql.meaning.plan import Filter, Join, Map, Window, WindowKind
 
 
 class Node(Protocol):
-    """An operator between steps."""
+    """An operator of the engine."""
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
-        """What changes before an instant, by what its inputs change before it."""
+        """Changes of the output before an instant, from changes of the inputs before it."""
         ...
 
     def save(self) -> list[pa.Table]:
-        """What it keeps."""
+        """The state that the operator keeps between steps."""
         ...
 
     def load(self, tables: Sequence[pa.Table]) -> None: ...
 
 
 class Stateless:
-    """Keeps nothing."""
+    """An operator without state."""
 
     def save(self) -> list[pa.Table]:
         return []
@@ -81,9 +81,9 @@ class UnionNode(Stateless):
 
 
 class TimeWindowNode:
-    """NOW, RANGE and UNBOUNDED over a stream: when a tuple comes it is known when it goes.
+    """NOW, RANGE and UNBOUNDED over a stream: when a tuple comes, it is known when the tuple leaves.
 
-    What goes after the step waits.
+    Tuples that leave after the step wait in the state.
     """
 
     def __init__(self, window: Window, schema: pa.Schema) -> None:
@@ -99,7 +99,7 @@ class TimeWindowNode:
         return due
 
     def due(self) -> int | None:
-        """When the next tuple goes, or comes with the window's slide."""
+        """When the next tuple leaves, or comes with the window's slide."""
         return int(self._waiting.at.min()) if len(self._waiting) else None
 
     def save(self) -> list[pa.Table]:
@@ -110,7 +110,7 @@ class TimeWindowNode:
 
 
 def lifetime(window: Window, at: Ints) -> tuple[Ints, Ints | None]:
-    """When tuples of these instants come into a window by time, and go; `None` if they never do."""
+    """When tuples of these instants come into a time window, and leave it; `None` if they never leave."""
     if window.kind is WindowKind.UNBOUNDED:
         return at, None
     if window.slide is None:
@@ -119,12 +119,12 @@ def lifetime(window: Window, at: Ints) -> tuple[Ints, Ints | None]:
 
 
 class RowsWindowNode:
-    """ROWS and PARTITION: a tuple goes when enough newer ones have come, of its partition."""
+    """ROWS and PARTITION: a tuple leaves when enough newer tuples of its partition have come."""
 
     def __init__(self, window: Window, schema: pa.Schema) -> None:
         self._size, self._slide, self._keys = window.size, window.slide or 1, window.keys
         self._kept = Changes.none(schema)
-        """Tuples that are there or will be, in order; `sign` is their number in their partition."""
+        """Tuples that are in the window or will be, in order; `sign` is the number in the partition."""
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
         came = inputs[0]
@@ -136,7 +136,7 @@ class RowsWindowNode:
         kept = len(self._kept)
         first = starts(code[order])
         sizes = np.diff(np.append(first, len(order)))
-        # what is kept of a partition comes first in its run, and has its numbers already
+        # kept tuples of a partition come first in its run, and are numbered already
         before = np.where(order[first] < kept, both.sign[order[first]], 1)
         number = np.repeat(before, sizes) + places_in_runs(first, len(order))
         most = np.repeat(before + sizes - 1, sizes)
@@ -154,7 +154,7 @@ class RowsWindowNode:
         out_now = ~never & (goes <= most) & (goes > done)
         gained = Changes.of(both.rows.take(pa.array(order[in_now])), instants(comes)[in_now], 1)
         lost = Changes.of(both.rows.take(pa.array(order[out_now])), instants(goes)[out_now], -1)
-        stay = goes > most  # the newest one always does, so the numbers of its partition go on
+        stay = goes > most  # the newest tuple always stays, so that numbers go on
         places = order[stay]
         self._kept = Changes(both.rows.take(pa.array(places)), both.at[places], number[stay])
         return concat([gained, lost])
@@ -167,13 +167,13 @@ class RowsWindowNode:
 
 
 def new_in_run(order: Ints, first: Ints, sizes: Ints, kept: int) -> Ints:
-    """For each place of sorted runs, how many of its run are new."""
+    """For each place of sorted runs, how many tuples of its run are new."""
     new = (order >= kept).astype(np.int64)
     return np.repeat(np.add.reduceat(new, first), sizes)
 
 
 class JoinNode:
-    """Pairs of tuples while both are there."""
+    """Pairs of tuples, as long as both tuples are there."""
 
     def __init__(self, plan: Join, left: pa.Schema, right: pa.Schema) -> None:
         self._plan, self._live = plan, [left.empty_table(), right.empty_table()]
@@ -200,7 +200,7 @@ class JoinNode:
         return concat([Changes.none(schema), *parts])
 
     def _codes(self, left: pa.Table, right: pa.Table) -> tuple[Ints, Ints]:
-        """The same number for rows of both sides whose keys are equal; rows with a NULL have none."""
+        """Numbers of rows: equal for rows of both sides with equal keys; rows with a NULL match none."""
         if not self._plan.equal:
             return np.zeros(left.num_rows, np.int64), np.zeros(right.num_rows, np.int64)
         names = [f"k{i}" for i in range(len(self._plan.equal))]

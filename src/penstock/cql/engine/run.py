@@ -1,4 +1,4 @@
-"""A plan as operators that are stepped together."""
+"""Runs a plan as operators that are stepped together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.cql.meaning.plan import (
 )
 
 ORDER = "_o"
-"""Where among the tuples of its instant a stream's tuple stands."""
+"""Column with the order of a stream's tuples inside one instant."""
 
 
 def schema_of(plan: Plan) -> pa.Schema:
@@ -47,10 +47,10 @@ class Engine:
     """Runs a plan over leaves that are fed from outside.
 
     Args:
-        plan: What to run.
-        leaves: The parts of it that are fed: streams, with their tuples and an order among those of an
-            instant, or relations, with their changes; those of base relations are insertions and deletions,
-            with an order, too.
+        plan: The plan to run.
+        leaves: The parts of the plan that are fed. A stream is fed with tuples and their order inside an
+            instant; a relation with changes. Changes of a base relation are insertions and deletions, and
+            have an order, too.
     """
 
     def __init__(self, plan: Plan, leaves: Sequence[Plan]) -> None:
@@ -72,11 +72,11 @@ class Engine:
             self._nodes[id(plan)] = _node(plan)
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
-        """What the answer changes before an instant.
+        """Changes of the answer before an instant.
 
         Args:
-            inputs: What is new of each leaf; what comes at the instant or later waits for its step.
-            until: All that comes before this instant has come.
+            inputs: New changes of each leaf; changes at the instant or later wait for a later step.
+            until: All changes before this instant have come.
         """
         due = []
         for i, came in enumerate(inputs):
@@ -92,18 +92,18 @@ class Engine:
         return self._nodes[id(plan)].step([self._step(each, due, until) for each in plan.inputs], until)
 
     def due(self) -> int | None:
-        """The next instant at which the answer may change though nothing comes; `None` if there is none."""
+        """The next instant at which the answer may change without new input; `None` if there is none."""
         waiting = [int(each.at.min()) for each in self._waiting if len(each)]
         windows = [node.due() for node in self._nodes.values() if isinstance(node, TimeWindowNode)]
         return min((*waiting, *(due for due in windows if due is not None)), default=None)
 
     def save(self) -> list[pa.Table]:
-        """What it keeps between steps."""
+        """The state that the engine keeps between steps."""
         kept = [waiting.to_table() for waiting in self._waiting]
         return kept + [table for node in self._nodes.values() for table in node.save()]
 
     def load(self, tables: Sequence[pa.Table]) -> None:
-        """Goes on from what another of the same plan kept."""
+        """Restores the state that an engine of the same plan saved."""
         count = len(self._leaves)
         self._waiting = [Changes.from_table(table) for table in tables[:count]]
         for node in self._nodes.values():
@@ -118,12 +118,12 @@ def _fed(leaf: Plan) -> pa.Schema:
 
 
 def _has_order(leaf: Plan) -> bool:
-    """Whether it matters which of its tuples of one instant comes first."""
+    """Whether the order of a leaf's tuples inside one instant matters."""
     return leaf.is_stream or isinstance(leaf, Base)
 
 
 def _ordered(elements: Changes) -> Changes:
-    """A stream's tuples in their order, without it."""
+    """A stream's tuples in order, without the column that has the order."""
     order: Ints = np.asarray(elements.rows.column(ORDER).to_numpy(), dtype=np.int64)
     in_time = elements.take(np.lexsort((order, elements.at)).astype(np.int64))
     return in_time.with_rows(in_time.rows.drop_columns([ORDER]))

@@ -1,4 +1,4 @@
-"""Aggregates that are sums: COUNT, SUM, AVG, STDDEV and COV follow from running sums, also when tuples go."""
+"""COUNT, SUM, AVG, STDDEV and COV from running sums, which also work when tuples leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINEAR = ("COUNT", "SUM", "AVG", "STDDEV", "COV")
 
 
 def sum_names(each: Aggregation) -> list[str]:
-    """Names of the running sums that an aggregate needs, beside the number of tuples."""
+    """Names of the running sums that an aggregate needs, besides the number of tuples."""
     if not each.arguments:
         return []
     joined = ":".join(each.arguments)
@@ -28,14 +28,14 @@ def sum_names(each: Aggregation) -> list[str]:
 
 
 def shifted(each: Aggregation) -> tuple[str, ...]:
-    """Columns whose values are taken less a value of their group: squares of large numbers lose digits."""
+    """Columns from which a value of their group is subtracted, as squares of large numbers lose digits."""
     return each.arguments if each.function in ("STDDEV", "COV") else ()
 
 
 def contributions(
     name: str, rows: pa.Table, sign: Ints, shifts: Mapping[str, NDArray[np.float64]]
 ) -> Numbers:
-    """What each change adds to a running sum."""
+    """The amount that each change adds to a running sum."""
     kind, arguments = name.split("|", maxsplit=1)[0], name.split("|")[1].split(":")
     columns = [rows.column(argument) for argument in arguments]
     there = np.all([np.asarray(column.is_valid()) for column in columns], axis=0)
@@ -53,7 +53,7 @@ def contributions(
 
 
 def filled(column: pa.ChunkedArray) -> Numbers:
-    """Whole numbers as such, others as floats; NULL as zero."""
+    """A column as numbers: whole numbers stay whole, others become floats; NULL becomes zero."""
     wanted = pa.int64() if pa.types.is_integer(column.type) else pa.float64()
     return np.asarray(pc.fill_null(column.cast(wanted), 0).to_numpy())
 

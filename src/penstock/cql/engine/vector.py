@@ -26,7 +26,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 }
 
 LARGEST = 2.0**63
-"""Below it a double is a whole number of 64 bits, but for what is behind the point."""
+"""A double below this, without its fraction, fits a whole number of 64 bits."""
 
 
 def arrow_type(name: str) -> pa.DataType:
@@ -50,13 +50,13 @@ def column_of(node: exp.Expr, rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def is_true(node: exp.Expr, rows: pa.Table) -> pa.Array:
-    """Where a condition holds: neither false nor NULL."""
+    """Which rows fulfil a condition: it is neither false nor NULL."""
     made = column_of(node, rows, "BOOLEAN")
     return pc.fill_null(made, False)
 
 
 def evaluate(node: exp.Expr, rows: pa.Table) -> Any:
-    """An expression: a column, or a scalar where it has no columns."""
+    """The value of an expression: a column, or a scalar if the expression has no columns."""
     if isinstance(node, exp.Column):
         return rows.column(node.name)
     if isinstance(node, exp.Literal):
@@ -98,23 +98,23 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _divide_whole(a: Any, b: Any) -> Any:
-    """Without what is behind the point; NULL for a zero. In doubles where whole numbers are computed so."""
+    """Division without the fraction; NULL for a zero. In doubles if whole numbers are computed in doubles."""
     b = pc.if_else(pc.equal(b, 0), pa.scalar(None, b.type), b)
     made = pc.divide(a, b)
     return pc.trunc(made) if pa.types.is_floating(made.type) else made
 
 
 def _whole(value: Any) -> Any:
-    """Without what is behind the point; NULL for what no whole number is."""
+    """A number without its fraction; NULL for a value that no whole number can be."""
     if pa.types.is_integer(value.type):
         return pc.cast(value, pa.int64())
     value = pc.cast(value, pa.float64())
-    fits = pc.less(pc.abs(value), LARGEST)  # NaN is less than nothing
+    fits = pc.less(pc.abs(value), LARGEST)  # false for NaN
     return pc.cast(pc.if_else(fits, value, pa.scalar(None, pa.float64())), pa.int64(), safe=False)
 
 
 def _modulo(a: Any, b: Any) -> Any:
-    """With the sign of the dividend, as in SQL; NULL for a zero."""
+    """The remainder with the sign of the dividend, as in SQL; NULL for a zero."""
     whole = pa.types.is_integer(a.type) and pa.types.is_integer(b.type)
     b = pc.if_else(pc.equal(b, 0), pa.scalar(None, b.type), b)
     quotient = pc.divide(a, b)
@@ -143,7 +143,7 @@ def _between(value: Any, low: Any, high: Any) -> Any:
 
 
 def _round(value: Any, digits: Any = None) -> Any:
-    """Halves away from zero, as SQL has it."""
+    """Rounds; halves away from zero, as in SQL."""
     return pc.round(value, 0 if digits is None else digits.as_py(), round_mode="half_towards_infinity")
 
 

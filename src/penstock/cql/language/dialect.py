@@ -17,14 +17,14 @@ from penstock.cql.language.parser import CqlParser
 
 
 class Cql(Dialect):
-    """The dialect; `parse` is the way in."""
+    """The dialect; call `parse` to use it."""
 
     class Tokenizer(SqlTokenizer):
         QUOTES = ["'"]
         IDENTIFIERS = ['"', "`"]
         COMMENTS = ["--", ("/*", "*/")]
         COMMANDS = set()
-        # words are told apart here, so PARTITION BY is two of them
+        # keywords of several words are left out: PARTITION BY is two words
         KEYWORDS = {word: token for word, token in SqlTokenizer.KEYWORDS.items() if " " not in word}
 
     Parser = CqlParser
@@ -35,7 +35,7 @@ def parse(text: str) -> list[exp.Expr]:
     """The statements of a text.
 
     Raises:
-        CqlError: It is not CQL.
+        CqlError: The text is not CQL.
     """
     return _parsed(text, lambda parser, tokens: parser.parse(tokens, text))
 
@@ -44,7 +44,7 @@ def parse_scalar(text: str) -> exp.Expr:
     """An expression that stands alone, such as `celsius * 2`.
 
     Raises:
-        CqlError: It is none.
+        CqlError: The text is no expression.
     """
 
     def whole(parser: Any, tokens: list[Token]) -> list[exp.Expr | None]:
@@ -72,7 +72,7 @@ def _parsed(text: str, run: Callable[[Any, list[Token]], list[exp.Expr | None]])
 
 
 def _of_sqlglot(error: ParseError, text: str) -> CqlError:
-    """What sqlglot says of an expression, in our words."""
+    """An error of sqlglot about an expression, as an error of CQL."""
     found = error.errors[0] if error.errors else {}
     start = len(found.get("start_context") or "")
     highlight = found.get("highlight") or ""

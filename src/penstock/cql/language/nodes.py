@@ -1,4 +1,4 @@
-"""What CQL has and SQL has not, as expressions of sqlglot."""
+"""Elements of CQL that SQL does not have, as expressions of sqlglot."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ToStream(exp.Expression):
 class Register(exp.Expression):
     """`REGISTER STREAM name (columns) [FROM 'data'] [TIMESTAMP BY column]`, or `... name AS query`.
 
-    `kind` is STREAM, RELATION, VIEW or QUERY: one that is run, with a name. A relation with columns may have
-    `sign`, the column that says what is inserted and deleted, and `keys`.
+    `kind` is STREAM, RELATION, VIEW or QUERY; a QUERY is run and has a name. A relation with columns may have
+    `sign`, the column that says whether a row inserts or deletes, and `keys`.
     """
 
     arg_types = {
@@ -55,5 +55,6 @@ class RegisteredColumn(exp.Expression):
 
 
 class WholeDiv(exp.Expression, exp.Binary):
-    """A division of whole numbers, of which what is behind the point is left out. Nobody writes it: a bound
-    expression has it in place of a `/` whose sides are whole."""
+    """A division of whole numbers without the fraction. Nobody writes it: a bound expression has it in place
+    of a `/` whose sides are whole.
+    """

@@ -33,7 +33,7 @@ from penstock.cql.language.nodes import TO_STREAM, Register, RegisteredColumn, S
 from penstock.cql.language.words import CLAUSES, EXAMPLES, LARGEST_S, NOT_ALIASES, UNITS_S, after, is_name
 
 DEEPEST = 40
-"""Levels of parentheses and queries inside each other."""
+"""Most levels of nested parentheses and queries."""
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class CqlParser(SqlParser):
         return Place(end, end + 1)
 
     def _cql_nested(self, parse: Callable[[], T]) -> T:
-        """Parses what stands in parentheses, the first of which has been read."""
+        """Parses the content of parentheses whose opening one has been read."""
         self._cql_depth += 1
         if self._cql_depth > DEEPEST:
             self._cql_refuse(f"at most {DEEPEST} queries are inside each other", "use REGISTER VIEW")
@@ -148,7 +148,7 @@ class CqlParser(SqlParser):
         return Register(this=name, kind=kind, expressions=columns, **where)
 
     def _cql_where_from(self, relation: bool) -> dict[str, Any]:
-        """What stands behind the columns of a stream, or of a relation."""
+        """The clauses after the columns of a stream, or of a relation."""
         found: dict[str, Any] = {}
         if self._cql_take("FROM"):
             if not self._curr or self._curr.token_type != TokenType.STRING:

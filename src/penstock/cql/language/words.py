@@ -1,4 +1,4 @@
-"""Words of CQL: units of time, words that are no names, and what to write instead of what is not there."""
+"""Words of CQL: units of time, words that are no names, and hints for words that CQL does not have."""
 
 from __future__ import annotations
 

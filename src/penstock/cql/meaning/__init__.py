@@ -1,1 +1,1 @@
-"""What a CQL statement means: names and types bound, a plan of operators."""
+"""The meaning of CQL statements: names and types are bound, and a plan of operators is made."""

@@ -1,4 +1,4 @@
-"""From what a text says to what it means: names, types, windows, and which operators in which order."""
+"""Binds a query: resolves names, types and windows, and chooses the operators and their order."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ MOST_COLUMNS = 1000
 
 
 def bind(query: exp.Expr, catalog: Catalog, text: str, tick_us: int = 1) -> Query:
-    """What a query means.
+    """The meaning of a query.
 
     Args:
-        query: As parsed.
-        catalog: What it may name.
-        text: Its text, for errors.
-        tick_us: How far apart instants are: a tuple is in `[NOW]` until the next one.
+        query: The parsed query.
+        catalog: Streams and views that the query may name.
+        text: Text of the query, for errors.
+        tick_us: Time between two instants: a tuple is in `[NOW]` until the next instant.
 
     Raises:
-        CqlError: It means nothing.
+        CqlError: The query has no meaning.
     """
     binder = Binder(catalog, text, tick_us)
     bound = binder.query(query)
@@ -223,7 +223,7 @@ class Binder(Naming):
     # -- conditions and joins -------------------------------------------------------------------
 
     def _terms(self, condition: exp.Expr, scope: Bound) -> list[exp.Expr]:
-        """What is joined by AND, bound."""
+        """The terms that are joined by AND, bound."""
         bound = self.expression(condition, scope)
         if (call := aggregate_in(bound)) is not None:
             self.refuse(call, "WHERE and ON have no aggregates", self.words(call), "HAVING has them")
@@ -232,7 +232,7 @@ class Binder(Naming):
         return list(conjuncts(typing.settled(bound)))
 
     def _joined(self, sources: list[Bound], terms: list[exp.Expr]) -> Plan:
-        """Left to right, with each term as soon as its columns are there."""
+        """Joins the sources from left to right; each term is applied as soon as its columns are there."""
         plan: Plan | None = None
         left: set[str] = set()
         for source in sources:
@@ -308,13 +308,13 @@ class Binder(Naming):
         return self._mapped(filtered(grouped, wanted_groups), results, of_groups)
 
     def _having(self, wanted: exp.Expr | None, keys: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
-        """Conditions over tuples, which THEMIS writes into HAVING too, and over groups."""
+        """Conditions of HAVING over tuples, which THEMIS allows there too, and conditions over groups."""
         terms = [] if wanted is None else list(conjuncts(wanted))
         before = [term for term in terms if is_over_tuples(term, keys)]
         return before, [term for term in terms if not any(term is other for other in before)]
 
     def _item(self, item: exp.Expr, scope: Bound) -> list[tuple[Field, exp.Expr]]:
-        """What an item of SELECT gives: names with bound expressions."""
+        """The columns that an item of SELECT gives: names with bound expressions."""
         if isinstance(item, exp.Star):
             return [(field, reference(field.column)) for field in scope.fields]
         if isinstance(item, exp.Column) and isinstance(item.this, exp.Star):

@@ -1,4 +1,4 @@
-"""What a query may name: streams with their columns, and queries that were registered under a name."""
+"""The catalog of names that a query may use: streams with their columns, and registered queries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class StreamDef:
     """A stream.
 
     Attributes:
-        name: As it was registered.
-        columns: By name, the type as Spark's DDL names it.
-        data: Where its rows come from, if the text says so.
-        timestamp: The column with a row's time; `None` for the time at which it arrives.
+        name: The registered name.
+        columns: Types of the columns by name, as Spark's DDL names them.
+        data: Name of the stream's data, if the text has one.
+        timestamp: The column with a row's time; `None` if a row's time is its arrival.
     """
 
     name: str
@@ -26,7 +26,7 @@ class StreamDef:
 
     @property
     def tuple_columns(self) -> dict[str, str]:
-        """Those of its tuples."""
+        """The columns of the stream's tuples."""
         return self.columns
 
 
@@ -35,10 +35,10 @@ class RelationDef(StreamDef):
     """A base relation: a stream of rows that insert a tuple into it or delete one.
 
     Attributes:
-        sign: The column with + for a row that inserts, - for one that deletes; `None` if the data has signs
+        sign: The column with + for a row that inserts, - for a row that deletes; `None` if the data has signs
             of its own.
-        keys: Columns that tell its tuples apart: an insertion replaces the tuple with its key, a deletion
-            takes it away. Without them a deletion takes away one tuple that equals it.
+        keys: Columns that identify a tuple: an insertion replaces the tuple with the same key, a deletion
+            removes it. Without keys, a deletion removes one equal tuple.
     """
 
     sign: str | None = None
@@ -46,13 +46,13 @@ class RelationDef(StreamDef):
 
     @property
     def tuple_columns(self) -> dict[str, str]:
-        """All but the time and the sign of a change: a deletion's are not those of its insertion."""
+        """All columns but the time and the sign of a change, which differ from insertion to deletion."""
         return {name: kind for name, kind in self.columns.items() if name not in (self.timestamp, self.sign)}
 
 
 @dataclass(frozen=True, slots=True)
 class ViewDef:
-    """A query with a name: what was registered as STREAM, RELATION or VIEW ... AS."""
+    """A query that was registered under a name, as STREAM, RELATION or VIEW ... AS."""
 
     name: str
     kind: str
@@ -62,7 +62,7 @@ class ViewDef:
 
 @dataclass(slots=True)
 class Catalog:
-    """Names are told apart without regard to case, as in SQL."""
+    """Registered names; their case is ignored, as in SQL."""
 
     _entries: dict[str, StreamDef | ViewDef] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What a query keeps for ever, and what else its author should know before it runs."""
+"""Advice on a query before it runs: above all, what it keeps for ever."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from penstock.cql.meaning.plan import (
 )
 
 NUMBER_BYTES, TEXT_BYTES, ROW_BYTES = 8, 32, 80
-"""Rough sizes of a value and of a tuple besides, in a state store."""
+"""Rough bytes in a state store: of a number, of a text, and of a tuple beside its values."""
 PER_S = 1000.0
-"""Tuples a second of which a warning says what they come to in a day."""
+"""Rate of tuples for which a warning says how much state they make in a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Attributes:
-    says: What is so, and what it costs.
-    hint: What to do about it.
-    keeps_for_ever: Whether it is an error in strict mode.
+    """A piece of advice.
+
+    Attributes:
+        says: The fact, and what it costs.
+        hint: What to do about it.
+        keeps_for_ever: Whether it is an error in strict mode.
     """
 
     says: str
@@ -37,7 +39,7 @@ class Advice:
 
 
 def only_grows(plan: Plan) -> bool:
-    """Whether tuples that are in a relation stay there."""
+    """Whether tuples of a relation never leave it."""
     if isinstance(plan, Windowed):
         return plan.window.kind is WindowKind.UNBOUNDED
     if isinstance(plan, Aggregate | Base):
@@ -46,7 +48,7 @@ def only_grows(plan: Plan) -> bool:
 
 
 def advice_on(plan: Plan) -> Iterator[Advice]:
-    """What a query's author should know, from the top of its plan down."""
+    """Advice for a query's author, from the top of the plan down."""
     for each in plan.walk():
         if (
             isinstance(each, Windowed)
@@ -82,5 +84,5 @@ def _kept_for_ever(who: str, plan: Plan, what: str = "every tuple") -> Advice:
 
 
 def row_bytes(plan: Plan) -> int:
-    """About how large a tuple is in a state store."""
+    """Approximate bytes of a tuple in a state store."""
     return ROW_BYTES + sum(TEXT_BYTES if c.type == "STRING" else NUMBER_BYTES for c in plan.columns)

@@ -18,7 +18,7 @@ _SQL_NAMES = {"STDDEVSAMP": "STDDEV", "COVARSAMP": "COV", "COVAR_SAMP": "COV", "
 
 
 def function_name(node: exp.Expr) -> str:
-    """In upper letters; empty if it is no function."""
+    """The name of a function in upper letters; empty if the expression is no function."""
     if isinstance(node, exp.Anonymous):
         name = str(node.this).upper()
     elif isinstance(node, exp.Func):
@@ -53,7 +53,7 @@ def rewritten(node: exp.Expr, replaced: object) -> exp.Expr:
 
 
 def reference(column: Column, written: exp.Expr | None = None) -> exp.Column:
-    """A column of the plan, in the place of what is written."""
+    """A column of the plan, which keeps the place of what was written."""
     made = exp.Column(this=exp.Identifier(this=column.name, quoted=True))
     if written is not None and (place := place_of(written)) is not None:
         made.meta["place"] = place
@@ -75,7 +75,7 @@ def columns_of(node: exp.Expr) -> set[str]:
 
 
 def split(terms: list[exp.Expr], columns: set[str]) -> tuple[list[exp.Expr], list[exp.Expr]]:
-    """Terms that need nothing but these columns and at least one of them, and the others."""
+    """Terms that need at least one of these columns and no others; and the other terms."""
     mine = [term for term in terms if columns_of(term) and columns_of(term) <= columns]
     return mine, [term for term in terms if not any(term is other for other in mine)]
 
@@ -110,13 +110,13 @@ def unwrapped(items: list[exp.Expr]) -> tuple[list[exp.Expr], str]:
 
 
 def default_name(item: exp.Expr) -> str:
-    """What a column is called that has no name: `avg_v` for avg(v)."""
+    """The default name of a column without a name: `avg_v` for avg(v)."""
     words = re.findall(r"\w+", to_text(item).lower())
     return "_".join(words)[:40] or "value"
 
 
 def place_of(node: exp.Expr) -> Place | None:
-    """Where in the text an expression stands, as far as is known."""
+    """The place of an expression in the text, as far as it is known."""
     places = [place for inner in node.walk() if (place := own_place(inner)) is not None]
     if places:
         return Place(min(place.start for place in places), max(place.end for place in places))

@@ -34,7 +34,7 @@ class Grouping:
         self._aggregates: list[tuple[Aggregation, Column]] = []
 
     def over_groups(self, node: exp.Expr) -> exp.Expr:
-        """An expression over tuples as one over groups."""
+        """Rewrites an expression over tuples as an expression over groups."""
 
         def replaced(inner: exp.Expr) -> exp.Expr:
             for key, column in zip(self._keys, self._key_columns, strict=True):
@@ -99,7 +99,7 @@ class Grouping:
         return function, arguments, int(top[1]) if top else 0
 
     def _input(self, argument: exp.Expr) -> Column:
-        """The column of the input that an argument is."""
+        """The input column for an argument of an aggregate."""
         for known, column in self._inputs:
             if known == argument:
                 return column

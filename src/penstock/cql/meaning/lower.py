@@ -1,4 +1,4 @@
-"""Which part of a plan needs no state, and by what the rest can be spread over machines."""
+"""Finds the part of a plan that needs no state, and the columns by which the rest can be spread."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from penstock.cql.meaning.plan import (
 from penstock.cql.meaning.types import KEPT
 
 Way = frozenset[tuple[int, str]]
-"""By leaf, the column whose equal values must meet."""
+"""Pairs of a leaf and a column whose equal values must be in one bucket."""
 
 
 def lowered(plan: Plan) -> Plan:
-    """The same plan with conditions and expressions below the windows by time over which they stand.
+    """The same plan with conditions and expressions moved below time windows.
 
-    A tuple is in such a window whatever the others are, so it can be dropped or changed before. Windows by
-    number count tuples: what is above them stays there.
+    Whether a tuple is in a time window does not depend on other tuples, so it can be dropped or changed
+    before. Windows by number count tuples, so operators above them stay there.
     """
     plan = with_inputs(plan, [lowered(each) for each in plan.inputs])
     if (
@@ -40,7 +40,7 @@ def lowered(plan: Plan) -> Plan:
         and isinstance(plan.input, Windowed)
         and plan.input.window.kind is WindowKind.UNBOUNDED
     ):
-        return plan.input.input  # what comes into a relation that nothing leaves: the stream itself
+        return plan.input.input  # tuples only come into this relation: it is the stream itself
     if isinstance(plan, Filter | Map) and isinstance(plan.input, Windowed) and plan.input.window.by_time:
         window = plan.input
         return replace(window, columns=plan.columns, input=lowered(replace(plan, input=window.input)))
@@ -55,8 +55,7 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
 
 
 def leaves_of(plan: Plan) -> list[Plan]:
-    """The parts of a plan that are rows of one stream each, dropped or changed one by one; and its base
-    relations."""
+    """The leaves of a plan: rows of one stream, dropped or changed one by one; and base relations."""
     if isinstance(plan, Base):
         return [plan]
     if plan.is_stream and all(isinstance(each, Scan | Filter | Map) for each in plan.walk()):
@@ -65,23 +64,25 @@ def leaves_of(plan: Plan) -> list[Plan]:
 
 
 def stream_of(leaf: Plan) -> str:
-    """The stream whose rows a leaf is made of."""
+    """The stream of a leaf."""
     return next(each.stream for each in leaf.walk() if isinstance(each, Scan))
 
 
 def is_known_at_once(plan: Plan) -> bool:
-    """Whether a plan that was lowered is a stream's rows, or one window by time over them: when a tuple comes
-    it is known when it goes, so nothing is kept."""
+    """Whether a lowered plan is a stream's rows, or one time window over them.
+
+    When a tuple comes, it is then known when the tuple leaves, so no state is needed.
+    """
     if plan.is_stream and leaves_of(plan) == [plan]:
         return True
     return isinstance(plan, Windowed) and plan.window.by_time and leaves_of(plan) == [plan.input]
 
 
 def spread_by(plan: Plan, leaves: Sequence[Plan]) -> Mapping[int, str] | None:
-    """By leaf, a column such that only tuples with equal values in it have to do with each other.
+    """By leaf, a column such that only tuples with equal values in it influence each other.
 
     Such a plan gives the same answer if each value is computed on a machine of its own. `None` if all tuples
-    must meet: a window by number over a whole stream, a sum over all, a join without an equality.
+    must be in one place: a window by number over a whole stream, a sum over all, a join without an equality.
     """
     ways = _ways(plan, leaves)
     whole = [way for _, way in sorted(ways.items()) if len(way) == len(leaves)]
@@ -89,7 +90,7 @@ def spread_by(plan: Plan, leaves: Sequence[Plan]) -> Mapping[int, str] | None:
 
 
 def _ways(plan: Plan, leaves: Sequence[Plan]) -> dict[str, Way]:
-    """By column of the answer, how its input can be spread by it."""
+    """By column of the answer, the way in which the inputs can be spread by it."""
     names = [column.name for column in plan.columns]
     for i, leaf in enumerate(leaves):
         if leaf is plan:  # a deletion may have nothing but the key
@@ -120,7 +121,7 @@ def _ways(plan: Plan, leaves: Sequence[Plan]) -> dict[str, Way]:
             if isinstance(item, exp.Column) and item.name in below[0]
         }
     if isinstance(plan, ToStream) and plan.kind == "RSTREAM":
-        return {}  # a change of one tuple shows all the others again
+        return {}  # a change of one tuple sends out all other tuples again
     assert isinstance(plan, Filter | Distinct | ToStream)
     return below[0]
 
@@ -135,7 +136,9 @@ def _joined(plan: Join, below: Sequence[Mapping[str, Way]]) -> Iterator[tuple[st
 
 
 def late_sample(plan: Plan) -> exp.Expr | None:
-    """A KEPT that is not about the rows of one stream: above a join, or something that keeps state."""
+    """A KEPT that does not choose among rows of one stream, because it is above a join or an operator with
+    state; `None` if there is none.
+    """
     plan = lowered(plan)
     below = {id(each) for leaf in leaves_of(plan) for each in leaf.walk()}
     above = (node for each in plan.walk() if id(each) not in below for node in _expressions(each))

@@ -1,4 +1,4 @@
-"""Names in the text of a query: what each means, and how an error says where it stands."""
+"""Resolves the names in a query's text, and makes errors that say where a name is."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.cql.meaning.scope import Bound, Field
 from penstock.cql.meaning.types import Typing
 
 TUPLE = "t"
-"""What THEMIS calls the tuple of a query's only stream: `SELECT avg(t.v) FROM readings`."""
+"""THEMIS's name for the tuple of a query's only stream: `SELECT avg(t.v) FROM readings`."""
 LONGEST_WORDS = 40
-"""Characters of an expression in a message."""
+"""Most characters of an expression in a message."""
 
 
 class Naming:
@@ -31,14 +31,14 @@ class Naming:
         return CqlError(rule, got, hint, self._text, place_of(node))
 
     def words(self, node: exp.Expr) -> str:
-        """An expression as it is written, or the beginning of it."""
+        """An expression as it is written, or its beginning."""
         place = place_of(node)
         written = to_text(node) if place is None else self._balanced(place)
         written = " ".join(written.split())
         return written if len(written) <= LONGEST_WORDS else written[: LONGEST_WORDS - 3] + "..."
 
     def _balanced(self, place: Place) -> str:
-        """The text at a place, to the end of its parentheses: of a call the name's place alone is known."""
+        """The text from a place to the end of its parentheses; only the place of a call's name is known."""
         end, open_ = place.end, self._text.count("(", place.start, place.end)
         open_ -= self._text.count(")", place.start, place.end)
         while open_ > 0 and end < len(self._text):
@@ -52,7 +52,7 @@ class Naming:
     # -- expressions ----------------------------------------------------------------------------
 
     def expression(self, node: exp.Expr, scope: Bound) -> exp.Expr:
-        """The same with columns of the plan instead of names."""
+        """The same expression with columns of the plan instead of names."""
         for inner in node.walk():
             if isinstance(inner, (exp.Query, exp.Window, nodes.ToStream)):
                 self.refuse(
@@ -88,7 +88,7 @@ class Naming:
         raise self.error(node, "a column is one of those in FROM", repr(written), scope.nearest(name))
 
     def qualifier(self, qualifier: str, scope: Bound) -> str:
-        """The qualifier that is meant; `t` is the only source's tuple, as THEMIS writes."""
+        """The resolved qualifier; `t` is the tuple of the only source, as in THEMIS."""
         if qualifier.lower() == TUPLE and len(scope.qualifiers) == 1:
             return scope.qualifiers[0]
         return qualifier

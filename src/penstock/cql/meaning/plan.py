@@ -1,8 +1,9 @@
-"""What a query means: a tree of operators over streams and relations, apart from how it is run.
+"""The plan of a query: a tree of operators over streams and relations, independent of how it is run.
 
 A *stream* is a bag of tuples with timestamps. A *relation* is a bag of tuples that changes over time. Windows
-make relations of streams, relational operators relations of relations, ISTREAM and its kin streams of
-relations. Every operator names its columns anew, `c0`, `c1`, ..., so that expressions need no scopes.
+turn streams into relations, relational operators turn relations into relations, and ISTREAM, DSTREAM and
+RSTREAM turn relations into streams. Every operator has column names of its own, `c0`, `c1`, ..., so that
+expressions need no scopes.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Window:
     """Which tuples of a stream are in its relation.
 
     Attributes:
-        kind: By time, by number, by number in each partition.
-        size: Microseconds of RANGE and NOW, tuples of ROWS and PARTITION.
-        slide: The same; `None` if the window moves with every tuple and every instant.
+        kind: Kind of the window: by time, by number, or by number in each partition.
+        size: Microseconds for RANGE and NOW, tuples for ROWS and PARTITION.
+        slide: Slide in the same unit; `None` if the window moves with every tuple and every instant.
         keys: Columns of PARTITION.
     """
 
@@ -48,13 +49,13 @@ class Window:
 
     @property
     def by_time(self) -> bool:
-        """Whether it is known when a tuple comes when it will leave."""
+        """Whether it is known, when a tuple comes, when the tuple will leave."""
         return self.kind in (WindowKind.NOW, WindowKind.UNBOUNDED, WindowKind.RANGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An operator. Those that hold others give them as `inputs`."""
+    """An operator; `inputs` are the operators that it reads."""
 
     columns: tuple[Column, ...]
 
@@ -90,8 +91,8 @@ class Base(Plan):
     """A registered relation: its columns are those of its tuples, in the same order.
 
     Attributes:
-        relation: Its name.
-        keys: Columns that tell its tuples apart; none if equal tuples may be there several times.
+        relation: Name of the relation.
+        keys: Columns that identify a tuple; none if equal tuples may be there several times.
     """
 
     relation: str
@@ -100,7 +101,7 @@ class Base(Plan):
 
 @dataclass(frozen=True, slots=True)
 class Windowed(Plan):
-    """A stream's relation by a window."""
+    """The relation that a window makes of a stream."""
 
     input: Plan
     window: Window
@@ -142,12 +143,12 @@ class Map(Plan):
 
 @dataclass(frozen=True, slots=True)
 class Join(Plan):
-    """All pairs that fulfil the condition; the columns of the left one, then those of the right one.
+    """All pairs of tuples that fulfil the condition; columns of the left side, then of the right side.
 
     Attributes:
-        left, right: What is joined; their columns have different names.
-        equal: Pairs of columns, of the left and of the right one, that must be equal.
-        condition: What else must hold; `None` for nothing.
+        left, right: The sides of the join; their columns have different names.
+        equal: Pairs of a left and a right column that must be equal.
+        condition: Further condition; `None` if there is none.
     """
 
     left: Plan
@@ -165,9 +166,9 @@ class Aggregation:
     """An aggregate: COUNT (without arguments: of tuples), SUM, AVG, MIN, MAX, STDDEV, COV or TOP.
 
     Attributes:
-        function: In upper letters.
+        function: Name of the function in upper letters.
         arguments: Columns of the input.
-        k: How many, of TOP.
+        k: Number of tuples of TOP.
     """
 
     function: str
@@ -202,7 +203,7 @@ class Distinct(Plan):
 
 @dataclass(frozen=True, slots=True)
 class UnionAll(Plan):
-    """All tuples of both, which have as many columns of the same types. Streams if both are."""
+    """All tuples of both sides, which have columns of the same types; a stream if both sides are streams."""
 
     left: Plan
     right: Plan
@@ -218,7 +219,7 @@ class UnionAll(Plan):
 
 @dataclass(frozen=True, slots=True)
 class ToStream(Plan):
-    """ISTREAM: what came in at an instant; DSTREAM: what left; RSTREAM: all that is there."""
+    """ISTREAM: tuples that came at an instant; DSTREAM: tuples that left; RSTREAM: all tuples present."""
 
     input: Plan
     kind: str
@@ -234,7 +235,7 @@ class ToStream(Plan):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query that can be run: its plan, and what its columns are called."""
+    """A query that can be run: its plan, and the names of its columns."""
 
     plan: Plan
     names: tuple[str, ...]

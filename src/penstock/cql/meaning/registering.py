@@ -14,10 +14,10 @@ from penstock.vocabulary.errors import InvalidInputError
 
 
 def register(statement: nodes.Register, catalog: Catalog, text: str) -> None:
-    """Adds what a REGISTER statement names to a catalog.
+    """Adds the stream, relation or view of a REGISTER statement to a catalog.
 
     Raises:
-        CqlError: The name is taken, or what it stands for means nothing.
+        CqlError: The name is taken, or the statement has no meaning.
     """
     binder = Binder(catalog, text)
     name = statement.this.name
@@ -46,7 +46,7 @@ def register(statement: nodes.Register, catalog: Catalog, text: str) -> None:
 
 
 class Declared(Naming):
-    """What a statement says of a stream or of a relation: its columns, and what some of them are."""
+    """A stream or relation as a statement declares it: its columns, and the roles of some of them."""
 
     def __init__(self, statement: nodes.Register, text: str) -> None:
         super().__init__(text)
@@ -54,10 +54,10 @@ class Declared(Naming):
         self._columns = self._typed()
 
     def entry(self) -> StreamDef:
-        """What the catalog gets.
+        """The entry for the catalog.
 
         Raises:
-            CqlError: It means nothing.
+            CqlError: The statement has no meaning.
         """
         name, data, time = self._statement.this.name, self._statement.args.get("data"), self._time()
         if self._what == "stream":

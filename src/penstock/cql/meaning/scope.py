@@ -1,4 +1,4 @@
-"""Which column a name means."""
+"""Finds the column that a name means."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Field:
     """A column that a query can name.
 
     Attributes:
-        name: Its name.
-        column: In the plan.
+        name: Name of the column in the text.
+        column: The column of the plan.
         qualifier: The stream or alias before the point; empty for none.
     """
 
@@ -24,7 +24,7 @@ class Field:
     qualifier: str = ""
 
     def answers(self, name: str, qualifier: str) -> bool:
-        """Whether a name means this one."""
+        """Whether a name means this column."""
         if qualifier and qualifier.lower() != self.qualifier.lower():
             return False
         return name.lower() == self.name.lower()
@@ -36,13 +36,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A plan, and what its columns are called."""
+    """A plan, and the names of its columns."""
 
     plan: Plan
     fields: tuple[Field, ...]
 
     def under(self, qualifier: str) -> Bound:
-        """The same under another name."""
+        """The same plan under another name."""
         return Bound(self.plan, tuple(replace(field, qualifier=qualifier) for field in self.fields))
 
     def find(self, name: str, qualifier: str) -> list[Field]:

@@ -1,4 +1,4 @@
-"""Types of expressions: what may be added, compared and aggregated, and what comes of it."""
+"""Types of expressions: which types may be added, compared and aggregated, and the types of the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
 BROKEN = frozenset({"FLOAT", "DOUBLE"})
 _CHAR = re.compile(r"(?:char|varchar)\(\d+\)|char|varchar|byte")
 _STREAM_NAMES = {"int": "bigint", "integer": "bigint", "float": "double", "real": "double"}
-"""CQL's own types are as wide as sums of them need."""
+"""CQL's own types, as Spark types that are wide enough for sums."""
 
 KEPT = "KEPT"
 """The function that keeps a part of a stream's tuples, or of its windows, at random."""
@@ -61,7 +61,7 @@ class Typing:
     """Types of bound expressions, whose columns are those of a plan.
 
     Args:
-        columns: By name, the types.
+        columns: Types of the columns by name.
         refuse: Makes an error.
         words: An expression as it is written, for errors.
     """
@@ -73,7 +73,7 @@ class Typing:
         """The type of an expression.
 
         Raises:
-            Exception: Whatever `refuse` makes, if it has none.
+            Exception: The error that `refuse` makes, if the expression has no type.
         """
         for kinds, rule in _RULES:
             if isinstance(node, kinds):
@@ -90,10 +90,10 @@ class Typing:
         )
 
     def settled(self, node: exp.Expr) -> exp.Expr:
-        """The expression as it is computed: whole numbers divide as such, and casts name types of plans."""
+        """The expression as it is computed: whole numbers divide without fractions; casts name plan types."""
 
         def replaced(inner: exp.Expr) -> exp.Expr:
-            # what is inside of a node that is replaced is not looked at again: so it is done first
+            # the inside of a replaced node is not visited again, so it is converted first
             if isinstance(inner, exp.Div) and self.of(inner) == "BIGINT":
                 return WholeDiv(this=self.settled(inner.this), expression=self.settled(inner.expression))
             if isinstance(inner, exp.Cast):
@@ -116,7 +116,7 @@ class Typing:
         return self.of(node.this)
 
     def _number(self, node: exp.Expr) -> str:
-        """Of an operand that must be one."""
+        """The type of an operand that must be a number."""
         found = self.of(node)
         if not is_numeric(found) and found != "NULL":
             raise self._refuse(node, "a number", f"{self._words(node)} of type {found}", "compare texts")
@@ -218,7 +218,7 @@ class Typing:
         return "BOOLEAN"
 
     def _one_of(self, node: exp.Expr, values: list[exp.Expr]) -> str:
-        """The type that all of them have."""
+        """The type that all values have."""
         found = "NULL"
         for value in values:
             kind = self.of(value)
@@ -244,7 +244,7 @@ class Typing:
         return self._one_of(node, [node.this, *node.expressions])
 
     def _called(self, node: exp.Expr) -> str:
-        """KEPT(fraction) and KEPT(fraction, seconds), the only functions that SQL has not."""
+        """KEPT(fraction) and KEPT(fraction, seconds), the only functions that SQL does not have."""
         if str(node.this).upper() != KEPT:
             raise self._unknown(node)
         numbers = [number_in(each) for each in node.expressions]
@@ -296,10 +296,10 @@ def number_in(node: exp.Expr) -> float | None:
 
 
 def aggregate_type(function: str, arguments: list[str]) -> str:
-    """What an aggregate gives, by the types of its arguments.
+    """The type of an aggregate's result, by the types of its arguments.
 
     Raises:
-        InvalidInputError: It does not take them.
+        InvalidInputError: The aggregate does not take these types.
     """
     if function == "COUNT":
         return "BIGINT"

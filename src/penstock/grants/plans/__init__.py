@@ -1,4 +1,4 @@
-"""Shed plans: which rows of a grant are kept. One file a kind of plan, one codec for all of them."""
+"""Shed plans: which rows of a grant are kept. One file for each kind of plan, one codec for all kinds."""
 
 from penstock.grants.plans.chosen import ChosenPlan
 from penstock.grants.plans.codec import plan_from_json

@@ -1,4 +1,4 @@
-"""What most kinds of plans share: they shed something, open every segment, and have no known chance."""
+"""Base of most kinds of plans: they shed some rows, open every segment, and have no known chance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.grants.plans.protocol import Bools, Numbers
 
 
 class PlanBase:
-    """Answers that a kind of plan overrides where its own differ; see `ShedPlan` for what each means."""
+    """Default answers, which a kind of plan overrides; `ShedPlan` says what each method means."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The plan of a shedder that has chosen whole segments."""
+"""The plan of a shedder that chooses whole segments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.grants.plans.encoding import encoded, encoded_places
 from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 
 Places = Mapping[int, tuple[int, ...]]
-"""By partition, where segments begin."""
+"""By partition, first positions of segments."""
 
 
 def opens_chosen(chosen: Places, partition: int, first_positions: Numbers) -> Bools:
-    """Which segments are among those that were chosen."""
+    """Which of the segments with these first positions were chosen."""
     return np.isin(first_positions, np.array(chosen.get(partition, ()), np.int64))
 
 
@@ -28,8 +28,8 @@ class ChosenPlan(PlanBase):
     """Keeps the segments that a shedder chose.
 
     Attributes:
-        chosen: Where the kept segments begin.
-        drawn: Where coins chose, part of the rows that are kept, in parts of `SCALE`; else 0.
+        chosen: First positions of the kept segments.
+        drawn: Fraction of the rows that is kept, in parts of `SCALE`, if coins chose the segments; else 0.
     """
 
     unit: ClassVar[str] = "chosen"

@@ -1,4 +1,4 @@
-"""Shed plans from JSON, as they stand in offsets and journals: `unit` says which kind of plan it is."""
+"""Decodes the shed plans in offsets and journals: the field `unit` says which kind of plan it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: dict[str, type[Any]] = {kind.unit: kind for kind in (KeyPlan, ChosenPlan,
 
 
 def plan_from_json(found: Mapping[str, Any]) -> ShedPlan:
-    """The plan of an offset or a journal, of whatever kind."""
+    """The plan of any kind that an offset or a journal has as JSON."""
     unit = found.get("unit", "row")
     if unit in ("row", "segment"):
         return SamplePlan(**_known(SamplePlan, found, "unit"))
@@ -31,7 +31,7 @@ def plan_from_json(found: Mapping[str, Any]) -> ShedPlan:
 
 
 def _known(kind: type[Any], found: Mapping[str, Any], *further: str) -> dict[str, Any]:
-    """The fields of a plan, with the types that they have."""
+    """The fields of a plan, converted from JSON to their types; unknown fields are refused."""
     names = [*further, *(f.name for f in fields(kind) if f.name not in further)]
     unknown = sorted(set(found) - set(names))
     if unknown:

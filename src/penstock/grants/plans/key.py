@@ -19,13 +19,13 @@ from penstock.streams.hashing import key_buckets
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan(PlanBase):
-    """Keeps the first buckets in an order that the seed fixes.
+    """Keeps the first `key_keep` buckets, in an order that the seed fixes.
 
     A higher `key_keep` keeps the same buckets and more, so that a cohort only grows or shrinks.
 
     Attributes:
         key_keep: How many of the stream's key buckets are kept.
-        seed: Of the order; the same in all grants of a cohort.
+        seed: Seed of the order; the same in all grants of a cohort.
     """
 
     unit: ClassVar[str] = "key"
@@ -42,7 +42,7 @@ class KeyPlan(PlanBase):
         return self.ranks(buckets) < self.key_keep
 
     def ranks(self, buckets: int) -> Numbers:
-        """Each bucket's place in the order."""
+        """Each bucket's rank in the order."""
         return bucket_ranks(self.seed, buckets)
 
     def keeps(

@@ -1,4 +1,4 @@
-"""What a shed plan is: which segments of a grant it opens, and which of their rows it keeps."""
+"""The protocol of a shed plan: which segments of a grant it opens, and which of their rows it keeps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 Needs = Literal["places", "keys", "values"]
-"""What a plan must know of a row: its position alone, the bucket of its key, or its values."""
+"""What a plan must know of a row: its position (places), the bucket of its key, or its values."""
 
 
 class Keyed(Protocol):
-    """What a plan by key must know of a stream."""
+    """The part of a stream that a plan by key needs."""
 
     @property
     def key_column(self) -> str | None: ...
@@ -27,16 +27,16 @@ class Keyed(Protocol):
 
 
 class ShedPlan(Protocol):
-    """Which rows of a grant are kept. Frozen; the same rows for whoever asks, before or after a crash."""
+    """Which rows of a grant are kept. Frozen: every process gets the same rows, before or after a crash."""
 
     @property
     def needs(self) -> Needs:
-        """What `keeps` must be given."""
+        """What `keeps` must know of rows."""
         ...
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is shed by it."""
+        """Whether the plan sheds nothing."""
         ...
 
     @property
@@ -54,25 +54,25 @@ class ShedPlan(Protocol):
         """Which rows of opened segments are kept; `None` for all of them.
 
         Args:
-            stream: Whose rows they are.
-            partition: Theirs.
-            positions: Theirs.
-            rows: They themselves, in the order of their positions; may be empty if the plan needs places.
+            stream: The stream of the rows.
+            partition: The partition of the rows.
+            positions: Positions of the rows.
+            rows: The rows in the order of their positions; may be empty if the plan needs "places" alone.
         """
         ...
 
     def chance(self, key_buckets: int = 0) -> float | None:
-        """Probability with which a row that is not late is kept: one over the weight of a kept row.
+        """Probability that a row which is not late is kept; a kept row has the weight one over it.
 
-        `None` where it is not known: segments were chosen, and not at random, or rows by their values.
+        `None` if the probability is not known: the plan chose segments, but not at random, or rows by values.
         """
         ...
 
     @property
     def carries_over(self) -> bool:
-        """Whether a following grant without rows keeps this plan: windows that were decided stay decided."""
+        """Whether a following grant without rows keeps this plan: decided windows stay decided."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from keeping everything: offsets stay short."""
+        """The fields that differ from their defaults, so that offsets stay short."""
         ...

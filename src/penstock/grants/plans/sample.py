@@ -1,4 +1,4 @@
-"""The plan that tosses coins: for segments, for the rows of those that are opened, or for both."""
+"""The plan that tosses coins: for segments, for the rows of opened segments, or for both."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.grants.plans.encoding import encoded
 from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
 
 FEW_SEGMENTS = 8
-"""So many segments are expected to open where rows are sampled: from fewer, weights would lean to large ones,
-and a result would rest on a few moments of the stream. Counted as `effective_segments` does."""
+"""When rows are sampled, at least this many segments are expected to open, by `effective_segments`. With
+fewer, weights would favour large segments, and a result would rest on a few moments of the stream."""
 
 Span = tuple[int, Numbers, Numbers]
-"""A partition, where its segments of a grant begin, and how many rows of the grant each has."""
+"""A partition, first positions of its segments in a grant, and rows of the grant in each segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class SamplePlan(PlanBase):
     """Keeps each row with the same probability.
 
     Attributes:
-        unit: What is sampled: rows, inside segments that were themselves drawn, or whole segments.
+        unit: What is sampled: rows, inside segments that are sampled too, or whole segments.
         segment_keep: Probability that a segment is opened, in parts of `SCALE`.
         row_keep: Probability that a row of an opened segment is kept, in parts of `SCALE`.
-        seed: Of the coins.
-        drawn: Part of the rows that lie in opened segments, in parts of `SCALE`, where weights are taken
-            from it instead of `segment_keep`; else 0. See `fitted`.
+        seed: Seed of the coins.
+        drawn: Fraction of the rows that lie in opened segments, in parts of `SCALE`. Weights are then taken
+            from it instead of `segment_keep`. 0 if they are not; see `fitted`.
     """
 
     unit: Literal["row", "segment"] = "row"
@@ -64,7 +64,7 @@ class SamplePlan(PlanBase):
         return self.tosses(partition, first_positions) < np.uint64(self.segment_keep)
 
     def tosses(self, partition: int, first_positions: Numbers) -> Tosses:
-        """What `opens` compares."""
+        """Tosses that `opens` compares with `segment_keep`."""
         return segment_tosses(self.seed, partition, first_positions)
 
     def keeps(
@@ -81,13 +81,15 @@ class SamplePlan(PlanBase):
         return encoded(self, KEEP_ALL)
 
     def fitted(self, spans: Iterable[Span]) -> SamplePlan:
-        """The plan, fitted to the segments of a grant and to which of them the coins open.
+        """The plan, fitted to the segments of a grant and to the segments that the coins open.
 
-        How many rows these hold varies (by a fifth at twenty times the capacity), and with it a grant's size,
-        its delay and every count over its rows. So the coins of rows are set to what was opened, and weights
-        are taken from it: those of a grant then add up to its rows. Where rows are sampled, so many segments
-        are expected to open that this is sound; where whole segments are and only few open, weights stay one
-        over the chance, which is right on average for any number.
+        The number of rows in opened segments varies (by a fifth at twenty times the capacity). The grant's
+        size, its delay and every count over its rows would vary with it. So `row_keep` and the weights are
+        taken from the rows in opened segments: the weights of a grant then add up to its rows.
+
+        That is sound if enough segments open. When rows are sampled, `FEW_SEGMENTS` are expected to open.
+        When whole segments are sampled and only few open, weights stay one over the chance, which is right on
+        average for any number of segments.
         """
         if not self.draws_segments:
             return self
@@ -111,7 +113,10 @@ class SamplePlan(PlanBase):
 
 
 def effective_segments(rows: Numbers) -> float:
-    """As many segments of one size would vary as much. If one of 25 segments has nearly all rows, 1 would."""
+    """Number of equally large segments that would vary as much.
+
+    If one of 25 segments has nearly all rows, the number is about 1.
+    """
     sizes = rows.astype(np.float64)
     squares = float((sizes**2).sum())
     return float(sizes.sum()) ** 2 / squares if squares else 0.0

@@ -1,4 +1,4 @@
-"""From a keep fraction to the plan that keeps it."""
+"""Makes the plan that keeps a fraction of the rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Sampling = Literal["auto", "row", "segment", "key"]
 SAMPLINGS: tuple[Sampling, ...] = ("auto", "row", "segment", "key")
 
 _OPEN_FRACTION = 0.5
-"""Under `auto` at least this part of an opened segment's rows is kept; the rest of the shedding skips whole
-segments. Planning and reading takes half as long as with 0.25 (90 ms of CPU less for 400,000 kept rows),
-and a dropped row inside a segment costs a thirtieth of a processed one: one for each that is kept."""
+"""`auto` keeps at least this fraction of an opened segment's rows; further shedding skips whole segments.
+Planning and reading take half as long as with 0.25 (90 ms of CPU less for 400,000 kept rows). A dropped row
+of an opened segment costs a thirtieth of a processed row, and there is at most one for each kept row."""
 
 
 def plan_for(keep_fraction: float, sampling: Sampling, seed: int, key_buckets: int = 0) -> ShedPlan:
     """The plan that keeps a fraction of the rows, each with the same probability.
 
     Args:
-        keep_fraction: How much.
-        sampling: The unit; `auto` tosses for rows and, where little is kept, for segments first.
-        seed: Of the hash; another one in every grant, except by key, where a cohort is meant to last.
-        key_buckets: Buckets of the stream's key; needed for `key`.
+        keep_fraction: Fraction of the rows to keep.
+        sampling: What is sampled; `auto` samples rows and, if little is kept, segments first.
+        seed: Seed of the coins. It differs from grant to grant, except by key: a cohort is meant to last.
+        key_buckets: Number of buckets of the stream's key; needed for `key`.
     """
     if not 0.0 <= keep_fraction <= 1.0:
         raise InvalidInputError("a keep fraction lies between 0 and 1", keep_fraction, "clamp it")
@@ -35,7 +35,9 @@ def plan_for(keep_fraction: float, sampling: Sampling, seed: int, key_buckets: i
     if sampling == "key":
         if not key_buckets:
             raise InvalidInputError(
-                "sampling by key needs a stream with a key", "a stream without", "declare key: <column>"
+                "sampling by key needs a stream with a key",
+                "a stream without a key",
+                "declare key: <column>",
             )
         return KeyPlan(round(keep_fraction * key_buckets), seed)
     if sampling == "segment":

@@ -18,13 +18,13 @@ from penstock.grants.plans.values import utilities
 
 @dataclass(frozen=True, slots=True)
 class UtilityPlan(PlanBase):
-    """Keeps rows above a level of utility, and by coins a part of those just at it.
+    """Keeps rows whose utility is above a level, and by coins some of the rows that are just at that level.
 
     Attributes:
-        by: The expression that says what a row is worth, in CQL.
-        least: Rows that are worth more are kept.
-        row_keep: Probability that a row is kept that is worth just `least`, in parts of `SCALE`.
-        seed: Of the coins.
+        by: Expression in CQL that gives a row's utility.
+        least: Rows with a higher utility are kept.
+        row_keep: Probability that a row with a utility of just `least` is kept, in parts of `SCALE`.
+        seed: Seed of the coins.
     """
 
     unit: ClassVar[str] = "utility"

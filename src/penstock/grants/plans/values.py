@@ -1,4 +1,4 @@
-"""What a plan looks up in rows: what each is worth, or the window it is in. Numbers, in whole columns."""
+"""Values that a plan takes from rows: each row's utility, or the number of its window, in whole columns."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from penstock.vocabulary.errors import InvalidInputError
 Values = npt.NDArray[np.float64]
 
 WORTHLESS = float(np.finfo(np.float64).min)
-"""What a row is worth whose utility is null or no number: it goes first."""
+"""Utility of a row whose expression gives null or NaN: such a row is shed first."""
 
 NO_WINDOW = int(np.iinfo(np.int64).min)
-"""The window of rows without a time: they are kept or shed together."""
+"""Window number of rows without a time: they are kept or shed together."""
 
 
 def utilities(batches: Sequence[pa.RecordBatch], text: str) -> Values:
-    """What each row is worth by an expression in CQL; always a finite number.
+    """The utility of each row by an expression in CQL; always a finite number.
 
-    Many batches of few rows are computed at once.
+    All batches are computed at once, because there may be many batches of few rows.
     """
     from penstock.cql.scalar import compile_number  # sqlglot takes a while to import; most plans need none
 
@@ -37,7 +37,7 @@ def utilities(batches: Sequence[pa.RecordBatch], text: str) -> Values:
 
 
 def window_numbers(batches: Sequence[pa.RecordBatch], column: str, size_us: int) -> Numbers:
-    """The window of each row, aligned at the epoch: time / size, rounded down."""
+    """The window number of each row: time since the epoch / size, rounded down."""
     if not batches:
         return np.empty(0, np.int64)
     times = joined(batches, (column,)).column(column)
@@ -48,16 +48,13 @@ def window_numbers(batches: Sequence[pa.RecordBatch], column: str, size_us: int)
 
 
 def joined(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.RecordBatch:
-    """Some columns of rows that lie in several batches."""
+    """Joins some columns of several batches into one batch."""
     chosen = [rows.select(list(columns)) for rows in batches]
     return chosen[0] if len(chosen) == 1 else pa.concat_batches(chosen)
 
 
 def keep_best(worth: Values, count: int) -> tuple[float, int]:
-    """The plan's `least` and `row_keep` that keep about so many rows, the best ones.
-
-    All rows above a level are kept, and by coins a part of those just at it.
-    """
+    """The `least` and `row_keep` of a `UtilityPlan` that keeps about `count` rows with most utility."""
     if count <= 0 or worth.size == 0:
         return -WORTHLESS, 0
     count = min(count, worth.size)
@@ -67,7 +64,7 @@ def keep_best(worth: Values, count: int) -> tuple[float, int]:
 
 
 def check_window_column(schema: pa.Schema, column: str, stream: str) -> None:
-    """Refuses a column that has no time."""
+    """Refuses a column that is no timestamp."""
     if column == ARRIVAL:
         return
     if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):

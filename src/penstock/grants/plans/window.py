@@ -22,10 +22,10 @@ class WindowPlan(PlanBase):
 
     Attributes:
         by: The column with a row's time.
-        size_us: How long a window is.
-        decided: The highest number of a window that was decided about.
-        windows: The numbers of those that are kept: time / size, rounded down.
-        chosen: Where the segments with kept rows begin.
+        size_us: Length of a window.
+        decided: The highest window number that was decided about.
+        windows: Numbers of the kept windows: time / size, rounded down.
+        chosen: First positions of the segments with kept rows.
     """
 
     unit: ClassVar[str] = "window"

@@ -1,4 +1,4 @@
-"""When the rows of a replayed or generated stream are due, for as long as anybody asks. No clock."""
+"""Arrival schedules: when rows of a replayed or generated stream are due. A schedule has no clock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from penstock.pipeline.spec.sources import SYNTHETIC, GeneratorSource, OnOffRate
 Floats = npt.NDArray[np.float64]
 
 _STEPS = 50
-"""Points between which a rate is taken as even: in 20 ms of play, 0.4 ms apart."""
+"""Number of intervals in which the rate is taken as constant: in 20 ms of play, 0.4 ms each."""
 
 
-class Due(Protocol):
-    """The times at which rows are due, after the beginning."""
+class ArrivalSchedule(Protocol):
+    """The times, after the beginning, at which rows are due."""
 
     def between(self, first: int, from_s: float, until_s: float) -> Floats:
-        """Times of row `first` and those after it that are due until a moment; the ones before were at
-        or before `from_s`."""
+        """Times of the rows from row `first` on that are due up to `until_s`.
+
+        Rows before `first` were due at `from_s` or earlier.
+        """
         ...
 
     def ended(self, first: int) -> bool:
@@ -28,15 +30,15 @@ class Due(Protocol):
         ...
 
 
-class TraceDue:
-    """A trace, multiplied: a row's copies are spread over the gap before the next one, bursts stay put.
+class TraceSchedule:
+    """A trace, multiplied: copies of a row are spread over the gap before the next row; bursts stay in place.
 
     Args:
         times_s: Arrivals of the trace, in order.
-        length_s: Its length, at least the last arrival.
-        scale: Rows for each of the trace's.
+        length_s: Length of the trace, at least the last arrival.
+        scale: Number of rows for each row of the trace.
         speed: 2 plays in half the time.
-        loop: Begins again at the end.
+        loop: Whether the trace begins again at its end.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class TraceDue:
         rounds = int(until_s // self._length_s) if self._loop else 0
         inside_s = until_s - rounds * self._length_s
         count = int(np.searchsorted(self._times_s[:-1], inside_s, side="right"))
-        # rows up to the last copy of the trace's last arrival; those whose time is later are taken off again
+        # rows up to the last copy of the last arrival; later copies are removed below
         last = rounds * self._rows + min(self._rows, int(np.ceil(count * self._scale)))
         times = self._times(np.arange(first, max(first, last)))
         return times[times <= until_s]
@@ -65,8 +67,8 @@ class TraceDue:
         return np.asarray(rounds * self._length_s + at)
 
 
-class RateDue:
-    """A rate that may change: row n is due when n + 1 rows are."""
+class RateSchedule:
+    """A rate that may change: row n is due when the rate has given n + 1 rows."""
 
     def __init__(self, source: GeneratorSource) -> None:
         self._rate = source.rate
@@ -83,7 +85,7 @@ class RateDue:
         return False
 
     def _changes(self, from_s: float, until_s: float) -> list[float]:
-        """Moments at which the rate jumps, so that it is even between two points of the grid."""
+        """Moments at which the rate jumps; as points of the grid, they keep each interval's rate constant."""
         if isinstance(self._rate, StepRate):
             moments = [step.from_s for step in self._rate.steps]
         elif isinstance(self._rate, OnOffRate):
@@ -95,10 +97,10 @@ class RateDue:
         return [at for at in moments if from_s < at < until_s]
 
 
-def due_times(source: ReplaySource | GeneratorSource) -> Due:
-    """When a source's rows are due; a trace is read or made here."""
+def schedule_of(source: ReplaySource | GeneratorSource) -> ArrivalSchedule:
+    """The schedule of a source; a trace is read or made here."""
     if isinstance(source, GeneratorSource):
-        return RateDue(source)
+        return RateSchedule(source)
     # slow to import, and only replays need them
     from penstock.sim.workloads.arrivals import self_similar
     from penstock.sim.workloads.networks import qn_flat
@@ -108,4 +110,4 @@ def due_times(source: ReplaySource | GeneratorSource) -> Due:
         trace = self_similar(seed=10)  # the stand-in for recorded traffic that simulations use
     else:
         trace = Trace(path=source.trace).arrivals(qn_flat(), 1.0, None, 0)  # unscaled: any network does
-    return TraceDue(trace.times_s, trace.duration_s, source.scale, source.speed, source.loop)
+    return TraceSchedule(trace.times_s, trace.duration_s, source.scale, source.speed, source.loop)

@@ -1,4 +1,4 @@
-"""The driver's hold on the process that produces a pipeline's streams."""
+"""The driver's handle on the process that produces a pipeline's streams."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ STOP_TIMEOUT_S = 20.0
 class ProducerProcess:
     """Feeds a pipeline's replayed, generated and file streams from a process of its own.
 
-    Python's lock would let the driver's work delay rows, and theirs the driver. The streams must be there.
+    In the driver's process, Python's lock would let the driver and the producers delay each other. The
+    streams must exist.
 
     Args:
-        config: The pipeline; streams of other kinds are left alone.
+        config: The pipeline; streams of other kinds are ignored.
 
     Raises:
         PenstockError: A source cannot be prepared, for example a trace that is no trace.
@@ -42,12 +43,12 @@ class ProducerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
+            start_new_session=True,  # the driver alone handles a Ctrl-C in the terminal
         )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="penstock-producers", daemon=True)
         self._thread.start()
-        self._tell(json.loads(config.to_json()))
+        self._send(json.loads(config.to_json()))
         if not self._ready.wait(START_TIMEOUT_S):
             self.error = expected(
                 f"the producers are ready within {START_TIMEOUT_S:g} s",
@@ -60,23 +61,23 @@ class ProducerProcess:
 
     @property
     def errors(self) -> dict[str, str]:
-        """What went wrong, by stream; of the whole process under `producers`."""
+        """Errors by stream; an error of the whole process has the key `producers`."""
         found = {name: p["error"] for name, p in self.progress.items() if p["error"] is not None}
         return found if self.error is None else {**found, "producers": self.error}
 
     @property
     def warnings(self) -> dict[str, str]:
-        """What is not as it should be and stops nothing, by stream."""
+        """Warnings by stream: something is wrong, but the stream goes on."""
         return {name: p["warning"] for name, p in self.progress.items() if p.get("warning") is not None}
 
     def begin(self, begin_s: float | None = None) -> float:
-        """Starts the streams now, or at a moment since the epoch; returns it."""
+        """Starts the streams now, or at a time in seconds since the epoch; returns that time."""
         begin_s = time.time() if begin_s is None else begin_s
-        self._tell({"begin_s": begin_s})
+        self._send({"begin_s": begin_s})
         return begin_s
 
     def stop(self) -> None:
-        """Stops the streams and waits until every row is in the log. Again is a no-op."""
+        """Stops the streams and waits until every row is in the log. A second call is a no-op."""
         if self._process is None or self._stopped:
             return
         self._stopped = True
@@ -99,7 +100,7 @@ class ProducerProcess:
             self._process.kill()
             self._thread.join()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             try:

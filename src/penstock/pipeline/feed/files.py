@@ -1,4 +1,4 @@
-"""Files as rows of a stream: Parquet, CSV, JSON lines and Arrow, in batches, fitted to its columns."""
+"""Reads files (Parquet, CSV, JSON lines, Arrow) as rows of a stream, in batches with the stream's columns."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 
 
 def files_of(pattern: str) -> list[Path]:
-    """The files that a path or a pattern names, in order; hidden ones and those under way are left out."""
+    """The files that a path or a pattern names, in order, without hidden and unfinished files."""
     found = (Path(name) for name in sorted(glob(pattern, recursive=True)))
     return [path for path in found if path.is_file() and path.name[0] not in "._"]
 
 
 def has_lines(path: Path, kind: FileFormat) -> bool:
-    """Whether a row is a line of the file, so that a part of the lines can be read."""
+    """Whether a row is a line of the file, so that some of the lines can be read."""
     return kind in ("csv", "json") and path.suffix not in _COMPRESSED
 
 
-class Stretch(NamedTuple):
-    """Bytes of a file with lines, from the beginning of one."""
+class ByteRange(NamedTuple):
+    """A range of a file's bytes that begins at the beginning of a line."""
 
     first: int
     end: int
 
 
 def read_rows(
-    path: Path, kind: FileFormat, schema: pa.Schema, stream: str, stretch: Stretch | None = None
+    path: Path, kind: FileFormat, schema: pa.Schema, stream: str, part: ByteRange | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """A file's rows with exactly the stream's columns; its batches are the same whenever it is read.
+    """A file's rows with exactly the stream's columns; every reading gives the same batches.
 
     Args:
         path: The file.
-        kind: Its format.
+        kind: The file's format.
         schema: Columns of the stream.
-        stream: Its name.
-        stretch: Only the rows of these bytes, for a file that `has_lines`; `None` for all.
+        stream: Name of the stream.
+        part: Only the rows of these bytes, for a file that `has_lines`; `None` for all rows.
     """
     try:
-        for batch in _batches(path, kind, schema, stretch):
+        for batch in _batches(path, kind, schema, part):
             yield _fitted(batch, schema)
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())[:200]
         raise InvalidInputError(
-            f"a file for stream {stream} holds {kind} rows with its columns",
+            f"a file for stream {stream} holds {kind} rows with the stream's columns",
             f"{path}: {what}",
-            "see its schema",
+            "see the stream's schema",
         ) from None
 
 
-class _StretchFile(io.RawIOBase):
-    """A stretch of a file as a file; before it, if it is not the first, the file's first line."""
+class _RangeFile(io.RawIOBase):
+    """A range of a file as a file; with `header`, the file's first line comes before a later range."""
 
-    def __init__(self, path: Path, stretch: Stretch, header: bool) -> None:
+    def __init__(self, path: Path, part: ByteRange, header: bool) -> None:
         super().__init__()
         self._file = path.open("rb")
-        first_line = len(self._file.readline()) if header and stretch.first else 0
-        self._parts = [Stretch(0, first_line), stretch]
+        first_line = len(self._file.readline()) if header and part.first else 0
+        self._parts = [ByteRange(0, first_line), part]
         self._file.seek(0)
 
     def readable(self) -> bool:
@@ -90,27 +90,27 @@ class _StretchFile(io.RawIOBase):
         super().close()
 
 
-def _blank(path: Path, stretch: Stretch) -> bool:
-    """Whether there is no row: a few ends of lines."""
+def _blank(path: Path, part: ByteRange) -> bool:
+    """Whether a range has no row, only a few ends of lines."""
     with path.open("rb") as file:
-        file.seek(stretch.first)
-        return stretch.end - stretch.first < 4096 and not file.read(stretch.end - stretch.first).strip()
+        file.seek(part.first)
+        return part.end - part.first < 4096 and not file.read(part.end - part.first).strip()
 
 
 def _batches(
-    path: Path, kind: FileFormat, schema: pa.Schema, stretch: Stretch | None
+    path: Path, kind: FileFormat, schema: pa.Schema, part: ByteRange | None
 ) -> Iterator[pa.RecordBatch]:
-    if stretch is None:
+    if part is None:
         yield from _batches_from(path, kind, schema)
-    elif not _blank(path, stretch):
-        with io.BufferedReader(_StretchFile(path, stretch, header=kind == "csv"), 1 << 20) as lines:
+    elif not _blank(path, part):
+        with io.BufferedReader(_RangeFile(path, part, header=kind == "csv"), 1 << 20) as lines:
             yield from _batches_from(lines, kind, schema)
 
 
 def _batches_from(
     path: Path | io.BufferedIOBase, kind: FileFormat, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    # Text has times with and without a zone, which Arrow's readers do not take together: read as text first.
+    # Times are read as text first: Arrow's readers do not take times with and without a zone together.
     plain = pa.schema([(f.name, pa.string() if pa.types.is_timestamp(f.type) else f.type) for f in schema])
     if kind == "parquet":
         import pyarrow.parquet as pq

@@ -1,8 +1,8 @@
-"""Files that appear, each row of them once: what is in the log of a file, and what to do when it changes.
+"""Appends rows of files as files appear and grow, each row once, and notices files that change otherwise.
 
-A mark beside the log says of each file up to which byte its rows are taken, and up to which byte they are
-being taken. Batches of those bytes are numbered, and numbers that the log has are left out: after a crash the
-same bytes are read again, whatever was written behind them.
+A mark beside the log says for each file up to which byte its rows are taken, and up to which byte rows are
+being taken. Batches of these bytes are numbered; batches that the log has already are left out. After a crash
+the same bytes are read again, whatever was written after them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from penstock.pipeline.feed.files import Stretch, files_of, has_lines, read_rows
+from penstock.pipeline.feed.files import ByteRange, files_of, has_lines, read_rows
 from penstock.pipeline.spec.sources import FilesSource
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.files import replace_text
@@ -26,14 +26,14 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, expecte
 
 LOOK_EVERY_S = 0.5
 SETTLED_S = 1.0
-"""A file that was touched later than this may still be written."""
+"""A file whose last change is more recent than this may still be written."""
 LAST_LINE_S = 10.0
-"""A last line without its end is taken after so long: it may be half of one, or the file just ends so."""
+"""A last line without a line end is taken this long after the file's last change: it may be half a line."""
 _CHUNK = 1 << 20
 
 
 class FileState(NamedTuple):
-    """What tells that a file has changed."""
+    """Size and time of a file; if either differs, the file has changed."""
 
     size: int
     mtime_ns: int
@@ -41,15 +41,15 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is in the log of a file.
+    """Which part of a file is in the log.
 
     Attributes:
-        taken: Rows of the first so many bytes are in the log.
-        batches: Appends that they are.
-        until: Rows of the bytes up to here are being taken; `taken` if none are.
-        digest: Of the first `until` bytes.
-        size: Of the file, when it was last found to begin with these bytes.
-        mtime_ns: Of the file, likewise.
+        taken: Rows of the first `taken` bytes are in the log.
+        batches: Number of appends with these rows.
+        until: Rows of the bytes from `taken` to `until` are being taken; equal to `taken` if none are.
+        digest: Digest of the first `until` bytes.
+        size: Size of the file when it was last found to begin with these bytes.
+        mtime_ns: Modification time of the file at that moment.
     """
 
     taken: int = 0
@@ -66,11 +66,11 @@ class Mark:
 
 @dataclass(slots=True)
 class Taken:
-    """What an intake did so far.
+    """Problems that an intake found.
 
     Attributes:
-        left_out: Why files are left out that do not fit, by file; one that has been taken since is not here.
-        changed: How a file changed after its rows were taken, by file.
+        left_out: By file, why the file is left out; a file that has been taken since is not here.
+        changed: By file, how the file changed after its rows were taken.
     """
 
     left_out: dict[Path, str]
@@ -86,7 +86,7 @@ class Taken:
 
 
 def _counted(texts: dict[Path, str], what: str) -> str | None:
-    """The last text, and how many there are: a report does not grow with every file."""
+    """The last text, and the number of texts, so that a report does not grow with every file."""
     if not texts:
         return None
     last = next(reversed(texts.values()))
@@ -97,9 +97,9 @@ class Intake:
     """Appends the rows of files to a log, each row once.
 
     Args:
-        log: Where to.
-        source: Which files.
-        appended: Told of every append: how many rows.
+        log: Stream that gets the rows.
+        source: The files.
+        appended: Called after every append, with the number of rows.
         clock: Seconds since the epoch.
     """
 
@@ -114,10 +114,10 @@ class Intake:
         self._log, self._source, self._appended, self._clock = log, source, appended, clock
         self._marks = log.directory / "files"
         self._marks.mkdir(exist_ok=True)
-        self._done: dict[Path, FileState] = {}  # nothing is left to do of a file in this state
+        self._done: dict[Path, FileState] = {}  # a file in this state is done with
 
     def look(self, stop: threading.Event) -> None:
-        """Takes what is new in files that nobody has touched for a moment."""
+        """Takes new rows of files that have not changed for a moment."""
         paths = files_of(self._source.path)
         self._done = {path: self._done[path] for path in paths if path in self._done}
         for path in paths:
@@ -131,9 +131,9 @@ class Intake:
                     self._done[path] = state
                     self.taken.left_out.pop(path, None)
             except InvalidInputError as error:
-                self._done[path] = state  # until it changes
+                self._done[path] = state  # until the file changes
                 self._leave_out(path, str(error))
-            except (PenstockError, OSError) as error:  # of the log, as a full disk: the next look tries again
+            except (PenstockError, OSError) as error:  # of the log, e.g. a full disk: it is tried again
                 self._leave_out(path, str(error))
 
     def _leave_out(self, path: Path, why: str) -> None:
@@ -144,18 +144,18 @@ class Intake:
         return self._clock() - state.mtime_ns / 1e9
 
     def _take(self, path: Path, state: FileState, stop: threading.Event) -> bool:
-        """Takes what can be taken of a file; returns whether nothing is left to do until it changes."""
+        """Takes rows of a file as far as possible; returns whether the file is done with until it changes."""
         if state.size == 0:
-            return True  # somebody is about to write it
+            return True  # somebody is about to write the file
         mark = self._mark(path, state)
         if mark.state != state and mark.until and not self._begins_as(path, mark):
             if self._known(path) >= 0:
                 return self._changed(path, "it no longer begins with the rows that were taken")
-            mark = Mark()  # nothing of it is in the log
+            mark = Mark()  # no row of the file is in the log
         lines = has_lines(path, self._source.file_format)
         if not lines and mark.taken and state.size > mark.taken:
             return self._changed(path, "rows were added that its format does not let Penstock find")
-        if lines and mark.until > mark.taken:  # a crash came in between, or an error
+        if lines and mark.until > mark.taken:  # a crash or an error interrupted the last append
             mark = self._append(path, mark, state, stop)
             if mark.until > mark.taken:
                 return False
@@ -170,11 +170,11 @@ class Intake:
         return mark.taken == state.size
 
     def _append(self, path: Path, mark: Mark, state: FileState, stop: threading.Event) -> Mark:
-        """Appends the batches between `taken` and `until` but those that are in the log already."""
+        """Appends the batches between `taken` and `until`, without batches that are in the log already."""
         self._note(path, mark, state)
         writer, known, number = file_writer(path), self._known(path), mark.batches
-        stretch = Stretch(mark.taken, mark.until) if has_lines(path, self._source.file_format) else None
-        batches = read_rows(path, self._source.file_format, self._log.user_schema, self._log.name, stretch)
+        part = ByteRange(mark.taken, mark.until) if has_lines(path, self._source.file_format) else None
+        batches = read_rows(path, self._source.file_format, self._log.user_schema, self._log.name, part)
         for rows in batches:
             if stop.is_set():
                 return mark
@@ -183,13 +183,13 @@ class Intake:
                 self._appended(rows.num_rows)
             number += 1
         if _state(path) != state and not self._begins_as(path, mark):
-            self._changed(path, "it was written anew while it was read")
+            self._changed(path, "it was rewritten while it was read")
         mark = replace(mark, taken=mark.until, batches=number)
         self._note(path, mark, state)
         return mark
 
     def _whole_lines(self, path: Path, first: int, state: FileState) -> int:
-        """Where the last line ends that is whole; the end of the file if nobody has touched it for long."""
+        """End of the last whole line; the end of the file if the file has not changed for long."""
         if self._age_s(state) >= LAST_LINE_S:
             return state.size
         end = state.size
@@ -209,7 +209,7 @@ class Intake:
     def _changed(self, path: Path, how: str) -> bool:
         self.taken.changed.pop(path, None)
         self.taken.changed[path] = expected(
-            "a file stays as it is once its rows are taken",
+            "a file does not change once its rows are taken",
             f"{path}, which changed: {how}",
             "its new rows are left out; write a file as .name, and rename it once it is whole",
         )
@@ -231,7 +231,7 @@ class Intake:
         if text:
             values = json.loads(text)
             return Mark(**{f.name: values[f.name] for f in fields(Mark)})
-        # earlier versions made an empty mark when a file was through: as it is now counts as what was read
+        # earlier versions left an empty mark when a file was taken: its present content counts as taken
         mark = Mark(state.size, self._known(path) + 1, state.size, _digest(path, state.size), *state)
         self._note(path, mark, state)
         return mark
@@ -242,7 +242,7 @@ class Intake:
 
 
 def file_writer(path: Path) -> str:
-    """What appends of a file are keyed by: a name of 40 bytes, its own."""
+    """The writer's name for appends of a file: 40 bytes, different for each file."""
     return hashlib.sha1(str(path).encode()).hexdigest()
 
 
@@ -262,7 +262,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _digest(path: Path, size: int) -> str:
-    """Of the first bytes of a file, or of all of them if it has fewer."""
+    """Digest of a file's first `size` bytes, or of all bytes if the file has fewer."""
     found = hashlib.blake2b(digest_size=16)
     with _opened(path) as file:
         while size > 0 and (chunk := file.read(min(_CHUNK, size))):
@@ -272,7 +272,7 @@ def _digest(path: Path, size: int) -> str:
 
 
 def _ended(path: Path, position: int) -> bool:
-    """Whether a line ends at a position: before it, or with what stands there."""
+    """Whether a line ends at a position: right before it, or with the byte at it."""
     with _opened(path) as file:
         file.seek(position - 1)
         around = file.read(2)

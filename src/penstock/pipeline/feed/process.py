@@ -1,8 +1,9 @@
 """The sources of a pipeline, in a process of their own: `python -m penstock.pipeline.feed.process`.
 
-One JSON line on standard input is the pipeline; `{"ready": true}` on standard output says that traces are
-read; a line `{"begin_s": ...}` starts them at that moment. It reports what it did, a JSON line a second, and
-ends when its standard input does, so that it never outlives the driver. Imports no Spark.
+The first JSON line on standard input is the pipeline. The process prints `{"ready": true}` when traces are
+read. A line `{"begin_s": ...}` on standard input starts the sources at that moment. The process reports its
+progress, a JSON line a second. It ends when its standard input does, so that it never outlives the driver. It
+imports no Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.pipeline.feed.arrivals import Due, due_times
+from penstock.pipeline.feed.arrivals import ArrivalSchedule, schedule_of
 from penstock.pipeline.feed.intake import LOOK_EVERY_S, Intake
 from penstock.pipeline.feed.rows import generated_rows
 from penstock.pipeline.spec.pipeline import PipelineConfig
@@ -33,25 +34,25 @@ from penstock.streams.producing.synthetic import MakeRows
 from penstock.vocabulary.errors import PenstockError
 
 BEAT_S = 0.02
-"""Between two appends of a stream: rows that are due come in batches of this."""
+"""Time between two appends of a stream: rows that are due meanwhile are one batch."""
 BATCH_ROWS = 65536
 REPORT_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a producer did so far.
+    """Progress of a producer.
 
     Attributes:
-        rows: Rows that it appended.
-        late_max_s: Longest time from a row's arrival stamp to its being in the log.
-        late_sum_s: Sum of it over batches, of their first row.
-        batches: Batches that it appended.
-        done: Whether nothing more will come.
-        error: Why it has stopped, or what it left out: of several files the last, and how many they are.
-        left_out: Files that do not fit and wait for a change.
-        changed: Files that changed after their rows were taken, in a way that leaves rows out.
-        warning: How the last of them changed, and how many they are.
+        rows: Number of rows appended.
+        late_max_s: Longest time from a row's arrival stamp until the row was in the log.
+        late_sum_s: Sum over batches of the same time, for the first row of each batch.
+        batches: Number of batches appended.
+        done: Whether no further rows will come.
+        error: Why the producer has stopped, or why the last of its files was left out, and how many were.
+        left_out: Number of files that do not fit and wait for a change.
+        changed: Number of files that changed after their rows were taken, so that rows are left out.
+        warning: How the last such file changed, and how many did.
     """
 
     rows: int = 0
@@ -83,33 +84,34 @@ class Producer:
         self.name, self.config, self.progress = name, config, Progress()
         self.log = EmbeddedLog(directory, config.fsync)
         nothing = pa.RecordBatch.from_pylist([], schema=self.log.user_schema)
-        for partition in range(self.log.partitions):  # takes the locks: another producer is said at the start
+        for partition in range(self.log.partitions):  # takes the locks now: notices another producer
             self.log.append(nothing, partition)
-        self._due: Due | None = None
+        self._schedule: ArrivalSchedule | None = None
         if isinstance(config.source, ReplaySource | GeneratorSource):
-            self._due = due_times(config.source)
+            self._schedule = schedule_of(config.source)
             own_seed = (seed + zlib.crc32(name.encode())) & 0x7FFFFFFF
             self._make_rows = generated_rows(self.log.user_schema, config.source.values, own_seed)
 
     def run(self, began_s: float, stop: threading.Event) -> None:
         """Appends until the end or `stop`; an error is kept in the progress."""
         try:
-            if self._due is not None:
-                play_due(
-                    self.log, self._due, self._make_rows, self.config.event_time, began_s, stop, self.progress
+            if self._schedule is not None:
+                event_time = self.config.event_time
+                play_schedule(
+                    self.log, self._schedule, self._make_rows, event_time, began_s, stop, self.progress
                 )
             else:
                 assert isinstance(self.config.source, FilesSource)
                 take_files(self.log, self.config.source, stop, self.progress)
-        except Exception as error:  # said by the parent; the other streams go on
+        except Exception as error:  # the parent reports it; the other streams go on
             self.progress.error = f"{error}" if isinstance(error, PenstockError) else repr(error)
         self.progress.done = True
         self.log.close()
 
 
-def play_due(
+def play_schedule(
     log: EmbeddedLog,
-    due: Due,
+    schedule: ArrivalSchedule,
     make_rows: MakeRows,
     event_time: str | None,
     began_s: float,
@@ -117,17 +119,17 @@ def play_due(
     progress: Progress,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Appends rows when they are due, stamped with the moment they were due.
+    """Appends rows when they are due; the arrival is the moment at which a row was due.
 
-    Partitions take turns. Rows are numbered on from those in the log, so that a stream that is continued
-    does not repeat its values.
+    Partitions take turns. Numbers of rows continue after the rows in the log, so that a stream that is
+    continued does not repeat its values.
     """
     numbered = sum(log.end(p) for p in range(log.partitions))
     done, from_s = 0, 0.0
-    while not stop.is_set() and not due.ended(done):
+    while not stop.is_set() and not schedule.ended(done):
         now_s = clock() - began_s
         if now_s > from_s:
-            times_s, from_s = due.between(done, from_s, now_s), now_s
+            times_s, from_s = schedule.between(done, from_s, now_s), now_s
             for first in range(0, times_s.size, BATCH_ROWS):
                 part_s = times_s[first : first + BATCH_ROWS]
                 stamps = np.rint((began_s + part_s) * 1e6).astype(np.int64)
@@ -145,7 +147,7 @@ def take_files(
     progress: Progress,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Appends the rows of files as they appear, each once. A file that does not fit is left out and said."""
+    """Appends the rows of files as they appear, each row once. A file that does not fit is reported."""
     intake = Intake(log, source, lambda rows: _appended(progress, rows, 0.0), clock)
     while not stop.is_set():
         intake.look(stop)
@@ -167,44 +169,44 @@ def _lines(source: IO[str]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _say(message: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # the driver is gone
+def _send(message: dict[str, Any]) -> None:
+    with suppress(BrokenPipeError):  # the driver has died
         print(json.dumps(message), flush=True)
 
 
 def main() -> None:
-    told = _lines(sys.stdin)
+    messages = _lines(sys.stdin)
     try:
-        config = PipelineConfig.from_json(json.dumps(next(told)))
+        config = PipelineConfig.from_json(json.dumps(next(messages)))
         producers = [
             Producer(name, config.streams[name], config.log / name, config.seed)
             for name in produced_streams(config)
         ]
     except PenstockError as error:
-        _say({"error": str(error)})
+        _send({"error": str(error)})
         return
-    _say({"ready": True})
-    begin = next(told, None)
+    _send({"ready": True})
+    begin = next(messages, None)
     if begin is None:
         return
     stop, reported = threading.Event(), threading.Event()
 
     def report() -> None:
         while not reported.wait(REPORT_EVERY_S):
-            _say({"streams": {p.name: p.progress.report() for p in producers}})
+            _send({"streams": {p.name: p.progress.report() for p in producers}})
 
     threads = [threading.Thread(target=p.run, args=(begin["begin_s"], stop)) for p in producers]
     reporter = threading.Thread(target=report, daemon=True)
     for thread in [*threads, reporter]:
         thread.start()
-    for _ in told:  # until standard input ends: the driver closes it, or is gone
+    for _ in messages:  # until standard input ends: the driver closes it, or has died
         pass
     stop.set()
     for thread in threads:
         thread.join()
     reported.set()
     reporter.join()
-    _say({"streams": {p.name: p.progress.report() for p in producers}, "stopped": True})
+    _send({"streams": {p.name: p.progress.report() for p in producers}, "stopped": True})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows of a generated stream: what the pipeline says of a column, else values of its type."""
+"""Makes rows of a generated stream: columns have values that the pipeline gives, or values of their type."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.pipeline.spec.sources import ColumnValues
 from penstock.streams.producing.synthetic import MakeRows, synthetic_rows
 
 _APART = 1_000_003
-"""Between the seeds of columns with and without values, or they would hold the same numbers."""
+"""Difference between the seeds of columns with and without given values; else both have the same numbers."""
 
 
 def generated_rows(schema: pa.Schema, values: Mapping[str, ColumnValues], seed: int = 0) -> MakeRows:
-    """Makes a stream's rows; row n has the same values in whatever batch it comes.
+    """Makes a stream's rows; row n has the same values in whatever batch it is.
 
     Args:
         schema: The user's columns.
-        values: What some of them hold; checked by `StreamConfig`.
-        seed: Another one gives other rows.
+        values: Given values of some columns; checked by `StreamConfig`.
+        seed: Another seed gives other rows.
     """
     plain = synthetic_rows(pa.schema([field for field in schema if field.name not in values]), seed)
     uniform = synthetic_rows(pa.schema([(name, pa.float64()) for name in values]), seed + _APART)

@@ -1,1 +1,1 @@
-"""Runs a pipeline: builds its queries, watches them, sums up."""
+"""Runs a pipeline: builds its queries, watches them, and reports."""

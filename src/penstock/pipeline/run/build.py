@@ -1,4 +1,4 @@
-"""A pipeline's streams and queries on Spark: created, built and started, or refused with one line."""
+"""Creates a pipeline's streams, builds and starts its queries on Spark, or refuses them in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.spark.cql.relation import changes_of
 from penstock.spark.cql.rows import rows_of
 from penstock.spark.cql.windows import family_windows_of, windows_of
 from penstock.spark.driver.flow import Flow
-from penstock.spark.error_text import one_line, told
+from penstock.spark.error_text import errors_in_one_line, one_line
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -37,13 +37,13 @@ from penstock.streams.protocol import ARRIVAL, ESTIMATE, KEPT, ORIGIN, POSITION
 from penstock.vocabulary.errors import InvalidInputError
 
 Function = Callable[[SparkSession, dict[str, DataFrame]], DataFrame]
-"""What `function: module:name` names: the streams by name in, the result out."""
+"""Function that `function: module:name` names; it gets the session and the streams by name."""
 
 PARTITIONS_APART_MS = 1000
-"""How far apart by arrival a grant may end in the partitions of a stream: it is cut inside segments, as if
-their rows had come evenly."""
+"""How far apart, by arrival, a grant may end in the partitions of a stream: a grant cuts segments as if their
+rows had come evenly."""
 FAMILY_FILE = "family.json"
-"""In a checkpoint: the queries of a family, which every micro-batch reads."""
+"""File in a checkpoint with the queries of a family, which every micro-batch reads."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -51,14 +51,14 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def prepare_streams(config: PipelineConfig) -> None:
-    """Creates the streams that are not there; refuses one that is there and is another one."""
+    """Creates streams that do not exist; refuses an existing stream that differs from the pipeline's."""
     written = {q.sink.stream for q in config.queries.values() if isinstance(q.sink, LogSink)}
     for name, stream in config.streams.items():
         directory, schema = config.log / name, stream.arrow_schema()
         if (directory / "stream.json").exists():
             _check_stream(name, stream, directory)
         elif name in written:
-            continue  # made with its query, whose result says whether it is a shared segment
+            continue  # created with the query that writes it, which knows whether it is a shared stream
         elif schema is not None:
             EmbeddedLog.create(directory, schema, _log_config(stream)).close()
         else:
@@ -109,7 +109,7 @@ class Built:
     checkpoint: str
     guarantee: str
     live: LiveFamily | None = None
-    """Of a family whose queries come and go with its file."""
+    """The family, if its queries come and go with its file."""
 
 
 def load_functions(config: PipelineConfig) -> dict[str, Function]:
@@ -125,7 +125,7 @@ def _load(query: str, function: str) -> Function:
         raise InvalidInputError(
             f"queries.{query}.function names a function that can be imported",
             f"{function!r}: {one_line(error)}",
-            "modules beside the pipeline's file are found",
+            "modules beside the pipeline's file can be imported",
         ) from error
     if not callable(found):
         raise InvalidInputError(f"queries.{query}.function names a function", repr(found)[:60], "module:name")
@@ -136,7 +136,7 @@ def _load(query: str, function: str) -> Function:
 def build_queries(
     flow: Flow, config: PipelineConfig, functions: dict[str, Function], run: Path
 ) -> Iterator[Built]:
-    """Builds the queries, those first that write a stream whose columns others must know."""
+    """Builds the queries; a query that writes a stream comes before queries that read it."""
     left = list(config.queries)
     while left:
         ready = [n for n in left if all(_there(config, stream) for stream in config.streams_of(n))]
@@ -144,19 +144,21 @@ def build_queries(
             _create_declared(config, [s for n in left for s in config.streams_of(n) if not _there(config, s)])
             continue
         for name in sorted(ready, key=lambda n: not isinstance(config.queries[n].sink, LogSink)):
-            left.remove(name)  # who writes a segment first: who may read it is known by its class
+            left.remove(name)  # writers of shared streams first: their class decides who may read
             yield _build(flow, config, name, functions.get(name), run)
 
 
 def _create_declared(config: PipelineConfig, streams: list[str]) -> None:
-    """Queries that wait for each other can begin where a schema is given."""
+    """Creates a stream with a declared schema, so that queries that wait for each other can begin."""
     for name in streams:
         schema = config.streams[name].arrow_schema()
         if schema is not None:
             EmbeddedLog.create(config.log / name, schema, _log_config(config.streams[name])).close()
             return
     raise InvalidInputError(
-        f"streams.{streams[0]}.schema is required", "queries that wait for each other", "give it"
+        f"streams.{streams[0]}.schema is required",
+        "queries that wait for each other's streams",
+        "give the schema",
     )
 
 
@@ -167,7 +169,7 @@ def _there(config: PipelineConfig, stream: str) -> bool:
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
     query, live = config.queries[name], None
     checkpoint = config.checkpoint_of(name, run)
-    with told(f"queries.{name}.{query.kind} gives a result"):
+    with errors_in_one_line(f"queries.{name}.{query.kind} gives a result"):
         if query.is_continuous:
             result, live = _continuous(flow, config, name, checkpoint)
         else:
@@ -181,8 +183,8 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
     if not isinstance(result, DataFrame) or not result.isStreaming:
         raise InvalidInputError(
             f"queries.{name} gives a streaming DataFrame",
-            type(result).__name__ if not isinstance(result, DataFrame) else "one that is not streaming",
-            "read one of its streams",
+            type(result).__name__ if not isinstance(result, DataFrame) else "a DataFrame of a batch",
+            "read one of the query's streams",
         )
     sink = None
     if isinstance(query.sink, LogSink):
@@ -193,7 +195,7 @@ def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | N
 
 
 def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame) -> LogStreamSink:
-    """A log sink; a result that passes on where its rows come from becomes a shared segment."""
+    """A log sink; a result with the columns of `ORIGIN` becomes a shared stream."""
     origin = all(column in result.columns for column in ORIGIN)
     spec = config.streams[stream]
     layout, schema = _log_config(spec), spec.arrow_schema()
@@ -205,7 +207,10 @@ def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame
 
 
 def _check_files(name: str, path: Path, checkpoint: Path) -> None:
-    """Spark would take a new query's first batches for repeats of those in the directory, and drop them."""
+    """Refuses a directory with results of another run.
+
+    Spark would take a new query's first batches for repeats of batches in the directory, and drop them.
+    """
     if (path / "_spark_metadata").exists() and not (checkpoint / "metadata").exists():
         raise InvalidInputError(
             f"queries.{name} writes to a new directory, or goes on from its checkpoint",
@@ -217,18 +222,18 @@ def _check_files(name: str, path: Path, checkpoint: Path) -> None:
 def _continuous(
     flow: Flow, config: PipelineConfig, name: str, checkpoint: str
 ) -> tuple[DataFrame, LiveFamily | None]:
-    """A query in CQL: every leaf of its plan has a reader of its own, and all of them one cut."""
+    """A query in CQL: every leaf of its plan has a reader of its own, and all readers have one cut."""
     meant, cls = config.continuous(name), config.queries[name].cls
     readers = flow.query(name, cls)
     answers = answers_of(meant, config.queries[name].answers)
-    # tuples that go into the log one by one are a segment, and keep where they come from
+    # single tuples that go into the log become a shared stream, so they keep the columns of `ORIGIN`
     estimates = config.queries[name].estimates
     kept: tuple[str, ...] = ESTIMATE if estimates else (KEPT,)
     if answers == "rows" and isinstance(config.queries[name].sink, LogSink):
         kept = ORIGIN
 
     def changes(stream: str, spec: StreamConfig, sign: str) -> Feed:
-        """All of it, governed by nobody: a change that is shed would leave the relation wrong."""
+        """The feed of a stream of changes, ungoverned: after a shed change the relation would be wrong."""
         time = spec.event_time or ARRIVAL
         metadata = [POSITION, *([ARRIVAL] if spec.event_time is None else [])]
         rows = readers.read_changes(stream, metadata, _starting(spec))
@@ -246,7 +251,7 @@ def _continuous(
         arrival = [ARRIVAL] if spec.event_time is None and ARRIVAL not in kept else []
         metadata = [*kept, *arrival, POSITION]
         rows = readers.read_stream(stream, metadata, _starting(spec))
-        # Spark takes rows at the watermark for late: one that came with the newest is not
+        # one more: Spark takes rows at the watermark for late, but a row as old as the newest is not
         return Feed(rows, list(spec.columns or ()), time, POSITION, late_ms + 1, kept=kept)
 
     if meant.family is not None:
@@ -263,7 +268,7 @@ def _continuous(
 
 
 def _starting(stream: StreamConfig) -> str:
-    """Rows that an earlier run made up are no part of this one; all others count."""
+    """Where reading starts: after rows that an earlier run generated; else at the earliest row."""
     return "latest" if isinstance(stream.source, ReplaySource | GeneratorSource) else "earliest"
 
 
@@ -279,18 +284,19 @@ def _read_streams(flow: Flow, config: PipelineConfig, name: str) -> dict[str, Da
         else:
             df = readers.read_stream(stream, query.metadata, starting)
         if spec.event_time is not None:
-            with told(f"streams.{stream}.event_time is a timestamp column"):
+            with errors_in_one_line(f"streams.{stream}.event_time is a timestamp column"):
                 df = df.withWatermark(spec.event_time, f"{round(spec.lateness_s * 1000)} milliseconds")
         streams[stream] = df
     return streams
 
 
 def start_query(spark: SparkSession, config: PipelineConfig, built: Built) -> StreamingQuery:
-    """Starts a query; what Spark refuses of it is said in one line."""
+    """Starts a query; if Spark refuses it, the error has one line."""
     query = config.queries[built.name]
     writer = counted(built.result).writeStream.outputMode(query.mode).queryName(built.name)
     writer = writer.option("checkpointLocation", built.checkpoint)
-    with told(f"queries.{built.name} can be started"), _shuffled(spark, query.shuffle_partitions):
+    rule = f"queries.{built.name} can be started"
+    with errors_in_one_line(rule), _shuffled(spark, query.shuffle_partitions):
         return _to_sink(writer, config, built).start()
 
 
@@ -309,7 +315,7 @@ def _to_sink(writer: DataStreamWriter, config: PipelineConfig, built: Built) -> 
 
 @contextmanager
 def _shuffled(spark: SparkSession, partitions: int | None) -> Iterator[None]:
-    """A query takes the session's settings over when it starts."""
+    """Sets the session's shuffle partitions for a query that starts inside."""
     if partitions is None:
         yield
         return

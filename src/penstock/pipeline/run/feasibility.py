@@ -1,8 +1,8 @@
-"""`penstock plan`: measures a pipeline in a place of its own, and says what each class needs.
+"""`penstock plan`: measures a pipeline in a folder of its own, and says what each class needs.
 
-Queries, classes and rates are the pipeline's. Results are computed and thrown away, and streams lie in a
-folder that is removed: nothing of the user's log, checkpoints or sinks is touched. A stream that others feed
-is played back: its last rows, at the rate at which they came.
+Queries, classes and rates are the pipeline's. Results are computed and thrown away, and streams are in a
+folder that is removed: the user's log, checkpoints and sinks are not touched. A stream that another process
+feeds is played back: its last rows, at the rate at which they came.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from penstock.pipeline.run.materialise import materialise_views
 from penstock.pipeline.run.runner import OnStatus, run_pipeline
-from penstock.pipeline.run.settle import settle_views
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.sinks import LogSink, NoopSink
 from penstock.pipeline.spec.sources import FilesSource, LogSource
@@ -27,7 +27,7 @@ from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 SAMPLE_ROWS = 65_536
 SLACK_S = 60.0
-"""Rows are there for longer than asked: queries start late."""
+"""Rows are produced for this much longer than asked, because queries start late."""
 
 
 def plan_pipeline(
@@ -40,21 +40,21 @@ def plan_pipeline(
     folder: Path | None = None,
     spark: SparkSession | None = None,
 ) -> dict[str, Any]:
-    """Runs a pipeline for a while beside everything, and returns `flow.plan()` of its end.
+    """Runs a pipeline for a while in a folder of its own, and returns `flow.plan()` at its end.
 
     Args:
-        config: From `load_pipeline`.
+        config: Result of `load_pipeline`.
         seconds: How long rows are produced.
         on_status: Called once a second.
-        on_note: Gets lines for people.
-        base: Where modules of `function:` queries lie.
-        folder: Where the streams lie meanwhile; executors must reach it. The machine's own by default.
-        spark: A session to use and leave running; one of its own by default.
+        on_note: Called with lines for people.
+        base: Directory with modules of `function:` queries.
+        folder: Parent of the temporary folder, which executors must reach; by default the machine's own.
+        spark: A session to use and leave running; by default a new session.
 
     Returns:
         The plan, with `errors` of queries and sources that failed.
     """
-    config, _ = settle_views(config, config.run or Path())  # as they are settled where it really runs
+    config, _ = materialise_views(config, config.run or Path())  # as in a real run
     with tempfile.TemporaryDirectory(prefix="penstock-plan-", dir=folder) as place:
         apart, played = set_apart(config, Path(place), seconds + SLACK_S)
 
@@ -75,7 +75,7 @@ def plan_pipeline(
         for log in played:
             log.close()
     if report["plan"] is None:
-        raise UnmetError("the control plane answers to the end", "silence", "try it again")
+        raise UnmetError("the control plane answers to the end", "silence", "run the command again")
     classes = _with_missing(report["plan"]["classes"], config)
     return {
         **report["plan"],
@@ -86,7 +86,7 @@ def plan_pipeline(
 
 
 def _with_missing(classes: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
-    """A query that failed or never began is not measured, and its class's target not known to hold."""
+    """Adds queries that failed or never began: as they are not measured, their class may miss its target."""
     completed = dict(classes)
     for name, query in config.queries.items():
         cls = completed[query.cls]
@@ -104,7 +104,7 @@ def _with_missing(classes: dict[str, Any], config: PipelineConfig) -> dict[str, 
 
 
 def set_apart(config: PipelineConfig, folder: Path, seconds: float) -> tuple[PipelineConfig, list[PacedLog]]:
-    """The pipeline with log, checkpoints and sinks in a folder, and its outer streams to be played back."""
+    """The pipeline with log, checkpoints and sinks in a folder, and the streams to be played back."""
     written = {q.sink.stream for q in config.queries.values() if isinstance(q.sink, LogSink)}
     read = {stream for name in config.queries for stream in config.streams_of(name)}
     outer = [
@@ -132,7 +132,7 @@ def set_apart(config: PipelineConfig, folder: Path, seconds: float) -> tuple[Pip
 
 
 def _played(config: PipelineConfig, name: str, directory: Path, seconds: float) -> PacedLog:
-    """A stream's last rows over and over, at its rate."""
+    """A paced stream that repeats another stream's last rows at its rate."""
     place = config.log / name
     if not (place / "stream.json").exists():
         raise InvalidInputError(

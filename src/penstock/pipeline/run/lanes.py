@@ -16,6 +16,6 @@ def lanes_of(config: PipelineConfig, query: str) -> list[LaneStore]:
         raise InvalidInputError(
             "a query that is backfilled reads one stream",
             f"{query}, which reads {', '.join(streams)}",
-            "what a join missed is not in the rows of one stream; run it again over the log",
+            "rows of one stream cannot give results that a join missed; run the query again over the log",
         )
     return [store for store in find_lanes(config.log, query) if store.directory.name == streams[0]]

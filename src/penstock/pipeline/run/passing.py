@@ -1,10 +1,11 @@
-"""Readers of a run whose checkpoints lie in its run directory: they end with the run.
+"""Forgets readers that end with their run, because their checkpoints are in the run directory.
 
-Such a run never goes on: the next one has a run directory, checkpoints and readers of its own. Readers that
-stayed registered would keep their rows in the log for ever. So a run forgets its readers when it ends, and
-those of earlier runs that were killed when it starts. What a shed lane pins stays, for a backfill.
+Such a run is never continued: the next run has a run directory, checkpoints and readers of its own. Readers
+that stayed registered would keep their rows in the log for ever. So a run forgets its readers when it ends;
+when it starts, it forgets readers of earlier runs that were killed. Rows that a shed lane pins stay, for a
+backfill.
 
-    <log>/.runs/<id>.json    a run that is under way, locked by its driver; left behind by one that was killed
+    <log>/.runs/<id>.json    a running run, locked by its driver; a run that was killed leaves the file behind
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class PassingReaders:
 
     Args:
         config: The pipeline.
-        run: Its run directory.
+        run: The run directory.
     """
 
     def __init__(self, config: PipelineConfig, run: Path) -> None:
@@ -48,7 +49,7 @@ class PassingReaders:
         self._lock = -1
 
     def begin(self) -> None:
-        """Leaves a mark, for the next run to find if this one is killed."""
+        """Leaves a file that the next run finds if this run is killed."""
         if not self._checkpoints:
             return
         folder = self.log / FOLDER
@@ -56,13 +57,13 @@ class PassingReaders:
         self._mark = folder / f"{uuid.uuid4().hex}.json"
         draft = self._mark.with_suffix(".draft")
         self._lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # before others can see it
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # before others can see the file
         mark = {"host": socket.gethostname(), "checkpoints": self._checkpoints}
         os.write(self._lock, json.dumps(mark).encode())
         draft.replace(self._mark)
 
     def end(self) -> None:
-        """Forgets the readers. Whose planner does not end is left to the next run."""
+        """Forgets the readers. A reader whose planner does not end is left to the next run."""
         if self._mark is None:
             return
         try:
@@ -88,10 +89,10 @@ def _forget_killed(log: Path, mark: Path, mine: set[str]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # it is under way
+            return  # the run is still running
         left = json.load(file)
         if left["host"] != socket.gethostname():
-            return  # a lock of another host may not be seen here
+            return  # this host may not see a lock of another host
         gone = [path for path in left["checkpoints"] if os.path.abspath(path) not in mine]
         if _retire(log, gone, 0.0):
             mark.unlink(missing_ok=True)
@@ -107,13 +108,13 @@ def _readers_of(checkpoints: list[str]) -> Iterator[str]:
 
 
 def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
-    """Forgets the readers of some checkpoints; whether it could, for all of them."""
+    """Forgets the readers of some checkpoints; returns whether all of them are forgotten."""
     forgotten = [_retire_reader(log, reader, wait_s) for reader in _readers_of(checkpoints)]
     return all(forgotten)
 
 
 def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
-    """Not before its planner has ended: that would register it again."""
+    """Forgets a reader after its planner has ended, because a running planner would register it again."""
     for about in sorted(log.glob("*/stream.json")):
         if not (about.parent / "readers" / f"{reader}.json").exists():
             continue

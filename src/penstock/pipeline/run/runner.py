@@ -1,12 +1,12 @@
 """`penstock run`: a pipeline from its configuration to its closing report.
 
-The run directory holds, beside what the control plane records (see `penstock.record.rundir`):
+The run directory holds, beside the control plane's record (see `penstock.record.rundir`):
 
     pipeline.json        the pipeline as it ran
-    measurements.jsonl   a line a second: every class's status, what the producers did; in parts, as there
-    checkpoints/         of queries that name none
-    errors/<query>.txt   all that Spark said of a query that failed
-    summary.json         what `run_pipeline` returns
+    measurements.jsonl   a line a second: status of every class, progress of the producers; in numbered parts
+    checkpoints/         checkpoints of queries that name none
+    errors/<query>.txt   Spark's whole message about a query that failed
+    summary.json         the result of `run_pipeline`
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.host.client import ControlSilentError
 from penstock.pipeline.feed.child import ProducerProcess
 from penstock.pipeline.run.build import Built, build_queries, load_functions, prepare_streams, start_query
+from penstock.pipeline.run.materialise import materialise_views
 from penstock.pipeline.run.passing import PassingReaders, forget_killed_runs
-from penstock.pipeline.run.settle import settle_views
 from penstock.pipeline.run.statistics import Selectivity, family_costs, sampled_fractions
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.record.parts import Parts, dropped
@@ -45,12 +45,12 @@ from penstock.vocabulary.status import Status
 STATUS_EVERY_S = 1.0
 MEASUREMENTS = "measurements.jsonl"
 PLAN_AFTER_S = 30.0
-"""Rates are as good as they get after so long, or after the longest target if that is shorter."""
+"""The plan is noted after this time, or after the longest target if that is shorter: rates are known then."""
 READY_TIMEOUT_S = 180.0
-"""For the first batches of all queries, of which the very first one pays for Spark's warm-up."""
+"""Timeout for the first batches of all queries; the very first batch includes Spark's warm-up."""
 
 OnStatus = Callable[[Status, float], None]
-"""Gets `flow.status()` and the seconds since the producers began."""
+"""Called with `flow.status()` and the seconds since the producers began."""
 
 
 def run_pipeline(
@@ -68,37 +68,37 @@ def run_pipeline(
 ) -> dict[str, Any]:
     """Runs a pipeline until the time is up or a SIGINT or SIGTERM; returns the closing report.
 
-    A query that fails is reported and does not take the others with it.
+    A query that fails is reported; the other queries go on.
 
     Args:
-        config: From `load_pipeline`.
-        seconds: How long rows are produced; `None` for as long as nobody stops it.
+        config: Result of `load_pipeline`.
+        seconds: How long rows are produced; `None` until somebody stops the run.
         dry_run: Decides and logs, but sheds nothing.
-        run: A new directory for the record; the configuration's, or `runs/pipeline-<time>`, by default.
+        run: A new directory for the record; by default the configuration's, or `runs/pipeline-<time>`.
         on_status: Called once a second.
-        on_note: Gets lines for people: guarantees at the start, failures.
-        base: Where modules of `function:` queries lie, beside Python's own places.
-        drain_s: How long to process what still waits at the end, shedding nothing of it.
-        spark: A session to use and leave running; one of its own by default.
-        on_ready: Called when the queries ask for rows, together with the producers' start.
+        on_note: Called with lines for people: guarantees at the start, failures.
+        base: Directory with modules of `function:` queries, searched after Python's own places.
+        drain_s: How long to process rows that still wait at the end, without shedding.
+        spark: A session to use and leave running; by default a new session.
+        on_ready: Called once the queries ask for rows and the producers have started.
 
     Raises:
-        PenstockError: The pipeline cannot be started; nothing of it runs.
+        PenstockError: The pipeline cannot be started; no part of it runs.
     """
     directory = new_run_directory(run or config.run or Path("runs") / timestamped("pipeline"))
     config = config.model_copy(update={"run": directory, "dry_run": config.dry_run or dry_run})
     note = on_note or (lambda _: None)
-    config, settled = settle_views(config, directory)
+    config, settled = materialise_views(config, directory)
     for line in settled:
         note(line)
     with ExitStack() as stack:
         stack.enter_context(importable(base))
         functions = load_functions(config)
         prepare_streams(config)
-        producers = ProducerProcess(config)  # before Spark: a trace that cannot be read is said at once
+        producers = ProducerProcess(config)  # before Spark: an unreadable trace is refused at once
         stack.callback(producers.stop)
         if spark is None:
-            # a query that fails would fill the terminal: what it said is in the run directory
+            # Spark's message about a failed query would fill the terminal; it goes to the run directory
             spark = pipeline_session(config.spark, "penstock run", log_level="FATAL")
             stack.callback(spark.stop)
         stop = stack.enter_context(_stopped_by_signals())
@@ -112,7 +112,7 @@ def run_pipeline(
 
 
 def new_run_directory(path: Path) -> Path:
-    """The absolute path of a directory that is not there yet, or is empty: a run is never overwritten."""
+    """The absolute path of a new or empty directory; others are refused, as runs are never overwritten."""
     path = path.absolute()
     check_new(path)
     return path
@@ -124,7 +124,7 @@ def timestamped(name: str) -> str:
 
 
 class _Running:
-    """The parts of a run that is under way."""
+    """A run in progress, and its parts."""
 
     def __init__(
         self,
@@ -150,16 +150,16 @@ class _Running:
         self._plan_said = False
         self._selectivity: dict[str, Selectivity] = {}
         self._looks = 0
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
         self._ended: set[str] = set()
         """Files of the record that could not be written."""
 
     # -- starting -------------------------------------------------------------------------------
 
     def start(self, functions: dict[str, Any]) -> None:
-        """Starts control plane, queries and, once these ask for rows, the producers."""
+        """Starts the control plane, the queries and, once the queries ask for rows, the producers."""
         self.flow = Flow(self.spark, self.config.flow_config())
-        self.directory.mkdir(parents=True, exist_ok=True)  # made by the control plane, unless it is shared
+        self.directory.mkdir(parents=True, exist_ok=True)  # exists, unless the control plane is shared
         (self.directory / "pipeline.json").write_text(_pretty(self.config) + "\n")
         shared = "" if self.flow.control is not None else ", shared: it has the record of decisions"
         self._note(f"control plane: {self.flow.address}{shared}")
@@ -180,10 +180,10 @@ class _Running:
         self._began_s = time.monotonic()
 
     def _await_readiness(self, new: set[str]) -> None:
-        """Waits until every query is past its first batch and asks for rows.
+        """Waits until every query has done its first batch and asks for rows.
 
-        A new query begins with an empty batch, which pays for compiling its plan: seconds that no row should
-        wait for. And one that starts at the log's end would miss rows that were there before it looked.
+        A new query begins with an empty batch, in which Spark compiles its plan: no row should wait for these
+        seconds. And a query that starts at the log's end would miss rows that came before its first look.
         """
         assert self.flow is not None
         wanted = {name: len(self.config.governed_streams_of(name)) for name in self.queries}
@@ -198,8 +198,8 @@ class _Running:
             time.sleep(0.05)
         raise UnmetError(
             f"every query asks for rows within {READY_TIMEOUT_S:g} s",
-            f"none of {', '.join(late)}",
-            "try it alone, or in a plain Spark session",
+            f"no question of {', '.join(late)}",
+            "try the query alone, or in a plain Spark session",
         )
 
     def _own_status(self) -> Status:
@@ -209,7 +209,7 @@ class _Running:
     # -- watching -------------------------------------------------------------------------------
 
     def watch(self, seconds: float | None, stop: threading.Event) -> None:
-        """Looks once a second, until the time is up, a signal comes, or every query has failed."""
+        """Measures once a second, until the time is up, a signal comes, or every query has failed."""
         due_s = self._began_s
         while not stop.is_set() and len(self.failed) < len(self.queries):
             due_s += STATUS_EVERY_S
@@ -225,13 +225,13 @@ class _Running:
         self._look_for_changes()
         self._look_at_results()
         for name, error in self.producers.errors.items():
-            self._say_once(f"stream {name}: {error}" if name in self.config.streams else error)
+            self._note_once(f"stream {name}: {error}" if name in self.config.streams else error)
         for name, warning in self.producers.warnings.items():
-            self._say_once(f"stream {name}: {warning}")
+            self._note_once(f"stream {name}: {warning}")
         try:
             status = self._own_status()
         except ControlSilentError as silent:
-            self._say_once(f"{silent}; sources go on by themselves")
+            self._note_once(f"{silent}; sources go on by themselves")
             return
         before, self._status = self._status, status
         if before is not None:
@@ -242,10 +242,10 @@ class _Running:
         if self._on_status is not None:
             self._on_status(status, at_s)
         with suppress(ControlSilentError):
-            self._say_plan()
+            self._note_plan()
 
-    def _say_plan(self) -> None:
-        """Once all costs are known and rates had a while: what each class needs, and what cannot be met."""
+    def _note_plan(self) -> None:
+        """Notes, once costs and rates are known, what each class needs and which targets cannot be met."""
         assert self.flow is not None
         settled_s = min(max(cls.target_s for cls in self.config.classes.values()), PLAN_AFTER_S)
         if self._plan_said or time.monotonic() - self._began_s < settled_s:
@@ -254,7 +254,7 @@ class _Running:
         if any(set(cls["not_measured"]) & set(self.queries) for cls in plan["classes"].values()):
             return
         self._plan_said = True
-        for name in self.config.classes:  # a shared control plane may have others
+        for name in self.config.classes:  # a shared control plane may have other classes
             for sentence in plan["classes"][name]["says"]:
                 self._note(f"plan: {name}: {sentence}")
 
@@ -271,11 +271,11 @@ class _Running:
 
     def _look_for_changes(self) -> None:
         for built in self.built:
-            if built.live is not None and (said := built.live.look()) is not None:
-                self._note(said)
+            if built.live is not None and (text := built.live.look()) is not None:
+                self._note(text)
 
     def _look_at_results(self) -> None:
-        """Of one query after the other: a look takes milliseconds, and many queries would take many."""
+        """Looks at one query each time, in turn: a look takes milliseconds, and there may be many queries."""
         names = list(self.queries)
         name = names[self._looks % len(names)]
         self._looks += 1
@@ -294,7 +294,7 @@ class _Running:
         self._try_to_record(file, add)
 
     def _try_to_record(self, file: str, write: Callable[[], None]) -> None:
-        """On a full disk a file of the record ends, and the queries go on."""
+        """Writes to the record; if that fails, as on a full disk, the file ends and the queries go on."""
         if file in self._ended:
             return
         try:
@@ -303,9 +303,9 @@ class _Running:
             self._ended.add(file)
             self._note(f"{file} of the record ends here, the queries go on: {error}")
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
             self._note(text)
 
     # -- finishing ------------------------------------------------------------------------------
@@ -315,12 +315,12 @@ class _Running:
         assert self.flow is not None
         self._ran_s = time.monotonic() - self._began_s
         with suppress(ControlSilentError):
-            self._plan = self.flow.plan()  # while rows come: without them nothing is needed
+            self._plan = self.flow.plan()  # while rows come: without rows, no class needs time
         self.producers.stop()
         drained = self.flow.drain(drain_s) if drain_s > 0 else None
         self._look_for_failures()
         for name, query in self.queries.items():
-            if name not in self.failed:  # a short run was over before each had been looked at
+            if name not in self.failed:  # a short run may end before each query was looked at
                 self._selectivity[name].look_back(query)
         with suppress(ControlSilentError):
             self._status = self._own_status()
@@ -331,7 +331,7 @@ class _Running:
         return plain
 
     def _summary(self, drained: bool | None) -> dict[str, Any]:
-        with suppress(FileNotFoundError):  # a shared control plane, or one that was killed, wrote none here
+        with suppress(FileNotFoundError):  # a shared or killed control plane wrote no report here
             self._status = Status.from_json(json.loads((self.directory / REPORT).read_text()))
         status = self._status or Status.from_json({"classes": {}})
         queries = query_report(status)
@@ -368,7 +368,7 @@ class _Running:
         return found
 
     def close(self) -> None:
-        """Ends what is still there; after `finish` sinks' locks, and readers that end with the run."""
+        """Ends all that still runs; after `finish`, releases sinks' locks and forgets this run's readers."""
         self.producers.stop()
         if self.flow is not None:
             self.flow.stop()
@@ -382,7 +382,7 @@ class _Running:
 
 
 def failure(text: str) -> str:
-    """The gist of what Spark says of a failed query: the exception at the root, not the plan."""
+    """The root exception in Spark's message about a failed query, without the plan."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _is_exception(line)]
     return (raised[-1] if raised else lines[0] if lines else "nothing")[:300]
@@ -399,7 +399,7 @@ def _pretty(config: PipelineConfig) -> str:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second one does what it always did."""
+    """An event that SIGINT and SIGTERM set; a second signal has its usual effect."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

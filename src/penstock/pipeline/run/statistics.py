@@ -1,4 +1,4 @@
-"""What a pipeline's queries give for what they take: selectivities, and the costs of a family's queries."""
+"""Selectivities of a pipeline's queries, and costs of a family's queries."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.cql.analysis.families import Family
 from penstock.cql.analysis.selectivity import wanted_fractions
 from penstock.cql.analysis.windowing import streams_read
-from penstock.pipeline.run.settle import sample_of
+from penstock.pipeline.run.materialise import sample_of
 from penstock.pipeline.spec.pipeline import PipelineConfig
 
 OBSERVED = "penstock"
-"""What the count of a result's rows is called among a query's observed metrics."""
+"""Name of the count of a result's rows among a query's observed metrics."""
 
 
 def counted(result: DataFrame) -> DataFrame:
-    """The same rows; Spark counts them on their way and reports it with each micro-batch."""
+    """The same rows, which Spark counts; it reports the count with each micro-batch."""
     return result.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
 
 
 class Selectivity:
-    """Rows that a query gave for each that it took, over the micro-batches that were looked at."""
+    """Rows out for each row in, over the micro-batches of a query that were looked at."""
 
     def __init__(self) -> None:
         self._batch, self._taken, self._given = -1, 0, 0
 
     def look(self, query: StreamingQuery) -> None:
-        """Takes the query's last micro-batch in, if it is a new one."""
+        """Adds the query's last micro-batch, if it is new."""
         last = query.lastProgress
         if last is not None:
             self.add(dict(last))
 
     def look_back(self, query: StreamingQuery) -> None:
-        """Takes in the micro-batches since the last look, as far back as Spark remembers them."""
+        """Adds the micro-batches since the last look, as far back as Spark remembers them."""
         for progress in query.recentProgress:
             self.add(dict(progress))
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Takes in what Spark reports of a micro-batch."""
+        """Adds a micro-batch, by Spark's report on it."""
         observed = (progress.get("observedMetrics") or {}).get(OBSERVED)
         if observed is None or progress["batchId"] <= self._batch:
             return
@@ -58,13 +58,15 @@ class Selectivity:
 def family_costs(
     family: Family, fractions: Mapping[str, float] | None, fixed_s: float | None, row_s: float | None
 ) -> dict[str, dict[str, float | None]]:
-    """What each query of a family costs: an even part of a batch, and of a row by how many rows it wants.
+    """Cost of each query of a family: an equal part of a batch's cost, and a part of a row's cost.
+
+    The part of a row's cost is proportional to the rows that the query wants.
 
     Args:
-        family: Which.
-        fractions: From `wanted_fractions`; `None` if unknown, then each has an even part.
-        fixed_s: What a micro-batch of the family costs whatever it holds.
-        row_s: What each row adds.
+        family: The family.
+        fractions: Result of `wanted_fractions`; `None` if unknown, then all queries have equal parts.
+        fixed_s: Cost of a micro-batch of the family whatever it holds.
+        row_s: Cost of each row.
     """
     count = len(family.members)
     total = 0.0 if fractions is None else sum(fractions.values())
@@ -81,7 +83,7 @@ def family_costs(
 
 
 def sampled_fractions(config: PipelineConfig, family: Family) -> dict[str, float] | None:
-    """`wanted_fractions` of the newest rows in the log; `None` if they cannot be had."""
+    """`wanted_fractions` of the newest rows in the log; `None` if the log has no such rows."""
     samples = {stream: sample_of(config, stream) for stream in streams_read(family.shape.plan)}
     known = {stream: rows for stream, rows in samples.items() if rows is not None}
     return wanted_fractions(family, known) if len(known) == len(samples) else None

@@ -5,8 +5,7 @@ boxes:
   some:   {random_drop: 0.5, from: warm}
   mean:   {aggregate: [device, avg(celsius) AS mean], by: device, window: RANGE 1 MIN SLIDE 1 MIN, from: some}
 
-The box that no other reads is the answer. Boxes over streams are streams until a window makes a relation of
-them.
+The box that no other box reads is the answer. A box over streams is a stream until a window makes a relation.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _KEYS_OF = {
 
 
 class Box(Part):
-    """An operator and what it reads."""
+    """An operator and its inputs."""
 
     filter: str | None = Field(None, description="a condition, e.g. celsius > 30")
     map: Texts = Field((), description="expressions, e.g. [device, celsius * 1.8 + 32 AS fahrenheit]")
@@ -85,14 +84,14 @@ class Box(Part):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what it reads."""
+        """Names of the boxes or streams that the box reads."""
         return self.union or self.join or ((self.source,) if self.source is not None else ())
 
     def query(self, streams: bool) -> str:
-        """Its CQL.
+        """The box in CQL.
 
         Args:
-            streams: Whether all that it reads are streams.
+            streams: Whether all inputs of the box are streams.
         """
         window = "" if self.window is None else f" [{self.window}]"
         if self.union:
@@ -120,20 +119,20 @@ class Box(Part):
 
     @property
     def gives_stream(self) -> bool:
-        """Whether it gives a stream if it reads streams."""
+        """Whether the box gives a stream if it reads streams."""
         return not (self.aggregate or self.join)
 
 
 def _number(value: float) -> str:
-    """As CQL writes it, without an exponent."""
+    """A number as CQL writes it, without an exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def boxes_text(boxes: Mapping[str, Box], streams: Mapping[str, Any]) -> str:
-    """A graph as CQL: a view for each box, and the query for the one that no other reads.
+    """A graph as CQL: a view for each box, and the query for the box that no other box reads.
 
     Raises:
-        CqlError: It is no graph with one end.
+        CqlError: The boxes are no graph with one end.
     """
     known = {name.lower() for name in streams}
     for name in boxes:
@@ -145,7 +144,7 @@ def boxes_text(boxes: Mapping[str, Box], streams: Mapping[str, Any]) -> str:
     if len(ends) != 1:
         got = ", ".join(ends) or "none: they go round in a circle"
         raise CqlError(
-            "one box is the answer, and no other reads it", got, "join or unite the others, or drop them"
+            "one box is the answer, and no other box reads it", got, "join or unite the others, or drop them"
         )
     kinds = {name.lower(): True for name in streams}
     lines: list[str] = []
@@ -177,7 +176,7 @@ def boxes_text(boxes: Mapping[str, Box], streams: Mapping[str, Any]) -> str:
 
 
 def place_in_boxes(error: CqlError) -> str:
-    """Which box of a graph an error is about."""
+    """The box of a graph that an error is about."""
     if error.place is None:
         return ""
     line, _ = error.place.line_and_column(error.text)

@@ -1,4 +1,4 @@
-"""Queries of a pipeline in CQL: over the pipeline's own streams, checked before anything starts."""
+"""Queries of a pipeline in CQL, over the pipeline's own streams; checked before anything starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.vocabulary.schema import parse_type
 
 
 class Changing(Protocol):
-    """What makes a stream the changes of a relation."""
+    """The part of a stream's configuration that makes it the changes of a relation."""
 
     @property
     def sign(self) -> str: ...
@@ -30,7 +30,7 @@ class Changing(Protocol):
 
 
 class Stream(Protocol):
-    """What a query must know of a stream."""
+    """The part of a stream's configuration that a query needs."""
 
     @property
     def columns(self) -> Mapping[str, str] | None: ...
@@ -44,11 +44,11 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Continuous:
-    """What a pipeline's key `cql` means.
+    """The meaning of a pipeline's key `cql`.
 
     Attributes:
-        query: The only query, or the first of a family.
-        family: Queries with names that differ in constants alone; one may be the only one.
+        query: The only query, or the first query of a family.
+        family: Queries with names that differ in constants alone; there may be only one.
     """
 
     query: Query
@@ -56,31 +56,31 @@ class Continuous:
 
 
 Streams = tuple[tuple[str, tuple[tuple[str, str], ...], str | None, tuple[str, ...] | None], ...]
-"""Name, columns, event time; of changes the column with their signs, and the keys."""
+"""For each stream: name, columns, event time; for changes also the column with the sign, and the keys."""
 Views = tuple[tuple[str, str], ...]
 
 
 def continuous(
     text: str, streams: Mapping[str, Stream], views: Mapping[str, str] | None = None
 ) -> Continuous:
-    """What a text means: one query, or a family of queries with names; views may come before them.
+    """The meaning of a text: one query, or a family of queries with names; views may come before them.
 
     Args:
-        text: In CQL.
-        streams: The pipeline's.
-        views: The pipeline's, in CQL.
+        text: A text in CQL.
+        streams: The pipeline's streams.
+        views: The pipeline's views, in CQL.
 
     Raises:
-        CqlError: It means nothing, or more than one thing.
+        CqlError: The text has no meaning, or more than one.
     """
     return _continuous(text, _known(streams), tuple((views or {}).items()))
 
 
 def catalog_of(streams: Mapping[str, Stream], views: Mapping[str, str]) -> Catalog:
-    """What a pipeline's queries can name.
+    """The catalog of names that a pipeline's queries can use.
 
     Raises:
-        CqlError: A view means nothing.
+        CqlError: A view has no meaning.
     """
     return _catalog(_known(streams), tuple(views.items()))
 
@@ -110,12 +110,12 @@ def _catalog(streams: Streams, views: Views) -> Catalog:
 
 
 def add_view(catalog: Catalog, name: str, text: str) -> Query:
-    """Registers a view; returns what it means.
+    """Registers a view; returns its meaning.
 
-    One that only drops and changes tuples is a stream, so that those who read it can give it windows.
+    A view that only drops and changes tuples is a stream, so that its readers can give it windows.
 
     Raises:
-        CqlError: It means nothing, or is more than one query.
+        CqlError: The view has no meaning, or is more than one query.
     """
     names = set(catalog.names)
     found = read_program(text, catalog).queries
@@ -157,7 +157,7 @@ def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
     if len(queries) < len(found):
         raise CqlError(
             "of several queries each has a name, by which its results are known",
-            f"{len(found) - len(queries)} without",
+            f"{len(found) - len(queries)} without a name",
             "REGISTER QUERY boiler AS SELECT ...",
         )
     families = families_of(queries)
@@ -172,16 +172,16 @@ def _continuous(text: str, streams: Streams, views: Views) -> Continuous:
 
 
 def answers_of(meant: Continuous, wanted: Mode | None) -> Mode:
-    """How answers are given: as it is wanted, or by windows where they have a slide and close.
+    """The mode of answers: the wanted one; by default windows, if the query's windows have a slide and close.
 
     Raises:
-        CqlError: They cannot be given so.
+        CqlError: The query cannot be answered in the wanted mode.
     """
     if meant.family is not None and wanted == "relation":
         raise CqlError(
             "queries with names are computed together, and give each window's result once",
             "answers: relation",
-            "leave it out, or make a key of `queries` for each, without a name",
+            "leave it out, or make a key of `queries` for each query, without a name",
         )
     mode = wanted or ("windows" if meant.family is not None else default_mode(meant.query.plan))
     check_mode(meant.query, mode, meant.family is not None)
@@ -198,7 +198,7 @@ def check_estimates(meant: Continuous, mode: Mode, shed: ShedSettings) -> None:
         raise CqlError(
             "estimates are by window, of a query by itself",
             "a family" if meant.family is not None else f"answers: {mode}",
-            "leave them out, or make it a query of its own with [RANGE n SLIDE m]",
+            "leave out `estimates`, or make it a query of its own with [RANGE n SLIDE m]",
         )
     if shed.shedder is not None and shed.shedder in WITHOUT_CHANCES:
         raise CqlError(

@@ -1,4 +1,4 @@
-"""A family whose file of CQL is changed while it runs: queries of its shape join it and leave it."""
+"""A family whose file of CQL may be changed while it runs: queries of its shape join and leave the family."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.pipeline.spec.pipeline import PipelineConfig
 
 
 class LiveFamily:
-    """Looks whether a family's file was changed.
+    """Watches a family's file for changes.
 
     Args:
         config: The pipeline.
         query: The key of `queries` that has a `cql_file`.
-        family: Its queries when it started.
-        publish: Gets the family whenever its queries are others.
+        family: The family when it started.
+        publish: Called with the family whenever its queries have changed.
 
     Attributes:
-        family: Its queries as they are now.
+        family: The family as it is now.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LiveFamily:
         self._seen = self._stamp()
 
     def look(self) -> str | None:
-        """What came of a change since the last look, for people; `None` if there was none.
+        """A line for people about a change of the file since the last look; `None` if there was no change.
 
         A text that cannot be taken over changes nothing: all queries go on.
         """

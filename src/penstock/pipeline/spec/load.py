@@ -15,9 +15,9 @@ from penstock.vocabulary.errors import InvalidInputError
 def load_pipeline(
     path: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
 ) -> PipelineConfig:
-    """The pipeline of a YAML file (or of plain values), checked as far as it can be without Spark.
+    """The pipeline of a YAML file (or of plain values), checked as far as possible without Spark.
 
-    Relative paths become absolute, from the file's directory, or from the working directory.
+    Relative paths are taken from the file's directory, or else from the working directory.
 
     Args:
         path: The file.

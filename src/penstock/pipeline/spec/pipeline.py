@@ -44,7 +44,7 @@ __all__ = ["PipelineConfig", "QueryConfig", "sink_guarantee"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 QUERY_KEYS = ("sql", "function", "cql", "cql_file", "boxes")
-"""What a query computes is told by one of them."""
+"""Keys of a query; exactly one of them says what the query computes."""
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -79,7 +79,7 @@ def _sql_name(name: str) -> str:
 
 
 SqlName = Annotated[str, AfterValidator(_sql_name)]
-"""Of streams and queries: views, and tables of memory sinks."""
+"""Name of a stream or query, which becomes a view or the table of a memory sink in Spark SQL."""
 
 
 class QueryConfig(Part):
@@ -144,19 +144,19 @@ class QueryConfig(Part):
 
     @property
     def kind(self) -> str:
-        """The key that says what it computes."""
+        """The key that says what the query computes."""
         return next(key for key in QUERY_KEYS if getattr(self, key) is not None)
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it is written in CQL, or as boxes."""
+        """Whether the query is written in CQL, or as boxes."""
         return self.kind not in ("sql", "function")
 
     def continuous_text(self, streams: Mapping[str, StreamConfig]) -> str:
-        """What it is in CQL.
+        """The query in CQL.
 
         Raises:
-            CqlError: Its file cannot be read, or its boxes are no graph.
+            CqlError: The query's file cannot be read, or its boxes are no graph.
         """
         if self.boxes is not None:
             return boxes_text(self.boxes, streams)
@@ -165,11 +165,11 @@ class QueryConfig(Part):
         try:
             return Path(self.cql_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CqlError("a file of CQL is there, in UTF-8", f"{error}", "name another file") from None
+            raise CqlError("a file of CQL exists, in UTF-8", f"{error}", "name another file") from None
 
 
 class PipelineConfig(FlowConfig):
-    """What `penstock run` runs: a flow, its streams and its queries."""
+    """The pipeline that `penstock run` runs: a flow, its streams and its queries."""
 
     streams: dict[SqlName, StreamConfig] = Field(
         min_length=1, description="{readings: {schema: {...}, source: {...}}}"
@@ -295,7 +295,7 @@ class PipelineConfig(FlowConfig):
                     )
 
     def _check_changes(self, name: str, query: QueryConfig) -> None:
-        """A change that is shed would leave its relation wrong for ever: changes are not governed."""
+        """Refuses governed queries over changes: after a shed change, a relation would be wrong for ever."""
         changes = [stream for stream in self.streams_of(name) if self.streams[stream].changes is not None]
         if changes and not query.is_continuous:
             raise refused(
@@ -314,7 +314,7 @@ class PipelineConfig(FlowConfig):
             )
 
     def _check_shed(self) -> None:
-        """The columns that a class sheds by must be there, as far as columns are declared here."""
+        """Refuses a class that sheds by columns that its streams lack, as far as these are declared."""
         for name, query in self.queries.items():
             settings = self.classes[query.cls].shedder_config()
             for stream in self.governed_streams_of(name):
@@ -360,7 +360,7 @@ class PipelineConfig(FlowConfig):
             raise refused("must not be a stream that the query reads", repr(stream), "write to another", *at)
 
     def streams_of(self, query: str) -> tuple[str, ...]:
-        """The streams a query reads: those it lists, else those its SQL or CQL names."""
+        """The streams a query reads: the listed streams, else the streams that its SQL or CQL names."""
         config = self.queries[query]
         if config.is_continuous:
             read = streams_read(self.continuous(query).query.plan)
@@ -368,11 +368,11 @@ class PipelineConfig(FlowConfig):
         return config.streams or streams_in(config.sql or "", self.streams)
 
     def governed_streams_of(self, query: str) -> tuple[str, ...]:
-        """The same without streams of changes, of which all rows are read."""
+        """The streams a query reads, without streams of changes, which are not governed."""
         return tuple(name for name in self.streams_of(query) if self.streams[name].changes is None)
 
     def continuous(self, query: str) -> Continuous:
-        """What a query in CQL, or of boxes, means."""
+        """The meaning of a query in CQL or of boxes."""
         return continuous(self.queries[query].continuous_text(self.streams), self.streams, self._views)
 
     @property
@@ -380,17 +380,17 @@ class PipelineConfig(FlowConfig):
         return {name: view.cql for name, view in self.views.items()}
 
     def family_of(self, query: str) -> Family | None:
-        """The queries that are computed together under this name, if it is a family."""
+        """The family of queries that are computed together under this name, if there is one."""
         return self.continuous(query).family if self.queries[query].is_continuous else None
 
     def checkpoint_of(self, query: str, run: Path) -> str:
-        """Where a query's checkpoint lies: as it says, as the pipeline says, or in the run directory."""
+        """Place of a query's checkpoint: the query's own, the pipeline's, or one in the run directory."""
         return self.queries[query].checkpoint or f"{self.checkpoints or run / 'checkpoints'}/{query}"
 
     def flow_config(self) -> FlowConfig:
-        """The part that the control plane needs."""
+        """The part of the pipeline that the control plane needs."""
         classes = dict(self.classes)
-        for name in filter(self._wants_time, self.classes):  # logs do not know what a pipeline declares
+        for name in filter(self._wants_time, self.classes):  # a log does not know the pipeline's event time
             column = next(iter(self._times_of(name)))
             shed = classes[name].shed.model_copy(update={"column": column})
             classes[name] = classes[name].model_copy(update={"shed": shed})

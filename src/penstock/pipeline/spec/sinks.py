@@ -1,4 +1,4 @@
-"""Where a query's results go, and how far exactly-once reaches there."""
+"""Sinks of a query's results, and what each guarantees after a crash."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ _GUARANTEES = {
 
 
 def sink_guarantee(sink: ConsoleSink | ParquetSink | LogSink | MemorySink | NoopSink) -> str:
-    """What a sink promises for each result after a crash, and why, in a sentence."""
+    """A sentence on what a sink guarantees for each result after a crash, and why."""
     return _GUARANTEES[sink.kind]

@@ -1,4 +1,4 @@
-"""Where a stream's rows come from: a trace, a generator, files, or nobody here (another process, a query)."""
+"""Sources of a stream's rows: a trace, a generator, files, or none (another process or a query feeds it)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.config.flow import Place, located_text
 from penstock.config.mistakes import Part, Seconds, SecondsOrZero, refused
 
 SYNTHETIC = "synthetic"
-"""The trace that is made, not read: bursts like network traffic's."""
+"""Name of the trace that is made, not read; it has bursts like network traffic."""
 
 FileFormat = Literal["parquet", "csv", "json", "arrow"]
 
@@ -31,7 +31,7 @@ _SUFFIXES: dict[str, FileFormat] = {
 
 
 class ConstantRate(Part):
-    """The same rate always."""
+    """A constant rate."""
 
     kind: Literal["constant"] = "constant"
     rate_per_s: float = Field(gt=0, description="rows a second, e.g. 1000")
@@ -42,14 +42,14 @@ class ConstantRate(Part):
 
 
 class RateStep(Part):
-    """A rate from a moment on."""
+    """A rate that holds from a moment on."""
 
     from_s: SecondsOrZero = Field(alias="from", description="when it begins, e.g. 10s; the first at 0s")
     rate_per_s: float = Field(ge=0, description="rows a second, e.g. 1000")
 
 
 class StepRate(Part):
-    """Rates one after the other; the last goes on."""
+    """Rates one after the other; the last rate holds for ever."""
 
     kind: Literal["steps"] = "steps"
     steps: tuple[RateStep, ...] = Field(
@@ -100,7 +100,7 @@ def _rate(value: object) -> object:
 
 
 class ColumnValues(Part):
-    """What a generated column holds: numbers of a range, or choices, all equally likely."""
+    """Values of a generated column: numbers of a range, or choices, all equally likely."""
 
     low: float | None = Field(None, description="smallest number, e.g. 0")
     high: float | None = Field(None, description="largest number, e.g. 999")
@@ -121,7 +121,7 @@ class ColumnValues(Part):
 
 
 class _Generated(Part):
-    """A source whose rows are made here."""
+    """A source that generates rows."""
 
     values: dict[str, ColumnValues] = Field(
         {}, description="{device: {low: 0, high: 999}}; other columns get values of their type"
@@ -157,13 +157,13 @@ class GeneratorSource(_Generated):
 
 
 class LogSource(Part):
-    """Nothing is produced here: the stream is there, or another process or a query's sink feeds it."""
+    """No source: the stream is complete, or another process or a query's sink feeds it."""
 
     kind: Literal["log"] = "log"
 
 
 class FilesSource(Part):
-    """Files that are appended once each as they appear."""
+    """Files whose rows are appended once, as the files appear."""
 
     kind: Literal["files"] = "files"
     path: Place = Field(description="a file or a pattern, e.g. incoming/*.parquet")

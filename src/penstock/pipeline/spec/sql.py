@@ -1,4 +1,4 @@
-"""Which streams a SQL text reads, told by the names after FROM and JOIN. Not a parser: Spark is."""
+"""Finds the streams that a SQL text reads, by the names after FROM and JOIN. Only Spark really parses SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TABLES = re.compile(
 
 
 def table_names(sql: str) -> list[str]:
-    """The names after FROM and JOIN, each once, in order; tables, views, streams alike."""
+    """The names after FROM and JOIN, each once, in order: tables, views and streams."""
     found: dict[str, None] = {}
     for match in _TABLES.finditer(_COMMENT_OR_TEXT.sub(" ", sql)):
         for item in match[1].split(","):
@@ -23,7 +23,7 @@ def table_names(sql: str) -> list[str]:
 
 
 def streams_in(sql: str, streams: Iterable[str]) -> tuple[str, ...]:
-    """The streams that a SQL text reads; names in SQL have no case."""
+    """The streams that a SQL text reads; SQL ignores the case of names."""
     by_name = {stream.lower(): stream for stream in streams}
     read = (by_name.get(table.lower()) for table in table_names(sql))
     return tuple(dict.fromkeys(stream for stream in read if stream is not None))

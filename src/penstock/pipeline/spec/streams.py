@@ -1,4 +1,4 @@
-"""A stream of a pipeline: its columns, its time, and who feeds it."""
+"""A stream of a pipeline: its columns, its time, and its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.vocabulary.schema import arrow_schema, parse_type
 
 
 class ChangesConfig(Part):
-    """What makes a stream the changes of a relation, which queries in CQL read."""
+    """Settings of a stream whose rows are changes of a relation, for queries in CQL."""
 
     sign: str = Field(description="the column with + in rows that insert a tuple, - in rows that delete one")
     key: tuple[str, ...] = Field(
@@ -32,7 +32,7 @@ class ChangesConfig(Part):
 
 
 class StreamConfig(Part):
-    """One stream: its columns, its time, and who feeds it."""
+    """One stream: its columns, its time, and its source."""
 
     columns: dict[str, str] | None = Field(
         None, alias="schema", min_length=1, description="{device: long, celsius: double, at: timestamp}"
@@ -72,7 +72,7 @@ class StreamConfig(Part):
         return self
 
     def _check_changes(self, changes: ChangesConfig) -> None:
-        """Changes are applied in their order, so what has to do with each other lies in one partition."""
+        """Refuses wrong settings. A tuple's changes must be in one partition, to be applied in order."""
         columns, at = self.columns, ("changes",)
         if columns is None:
             raise refused("needs a schema", "none", "{id: long, op: string, at: timestamp}", *at)
@@ -133,7 +133,7 @@ class StreamConfig(Part):
             _check_values(self.source.values, columns)
 
     def arrow_schema(self) -> pa.Schema | None:
-        """The user's columns; `None` where the log knows them."""
+        """The user's columns; `None` if only the log knows them."""
         return None if self.columns is None else arrow_schema(self.columns)
 
 

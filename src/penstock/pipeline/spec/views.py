@@ -1,8 +1,8 @@
-"""Views: queries with a name that several others read, computed in each of them or once for all.
+"""Views: named queries that several other queries read, computed in each of them or once for all.
 
-Computed once, a view is a query of its own whose rows go into a stream of the log, a shared segment; the
-others read that. It pays where many rows come and few of them pass: these are written and read again, the
-rest is read once instead of once a query, and one more query has micro-batches.
+A view that is computed once is a query of its own. Its rows go into a shared stream of the log, which the
+other queries read. That pays if many rows come and few pass the view: the passing rows are written and read
+again, but the others are read once instead of once a query. One more query then has micro-batches.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 Computed = Literal["auto", "once", "each"]
 WRITING = 2.0
-"""What it takes to write a row into the log, in readings of a row: 1.5 to 2.3 in five runs."""
+"""Cost of writing a row into the log, relative to reading a row: 1.5 to 2.3 in five runs."""
 MICRO_BATCH_ROWS = 350_000
-"""What a micro-batch costs whatever it holds, in readings of a row: 0.1 s against 0.28 us there."""
+"""Fixed cost of a micro-batch, as a number of rows read at that cost: 0.1 s against 0.28 us a row."""
 BATCHES_PER_TARGET = 2.0
 """How often a query has a micro-batch in a delay target."""
 
 
 class ViewConfig(Part):
-    """A view: what it is, and whether it is computed once or in each query that reads it."""
+    """A view: its CQL, and whether it is computed once or in each query that reads it."""
 
     cql: str = Field(description="SELECT ... FROM readings WHERE ...")
     computed: Computed = Field(
@@ -44,10 +44,10 @@ class ViewConfig(Part):
 
 
 def query_of(config: PipelineConfig, view: str) -> Query:
-    """What a view means, by those before it.
+    """The meaning of a view, which may read views before it.
 
     Raises:
-        CqlError: It means nothing.
+        CqlError: The view has no meaning.
     """
     names = list(config.views)
     before = {name: config.views[name].cql for name in names[: names.index(view)]}
@@ -55,7 +55,7 @@ def query_of(config: PipelineConfig, view: str) -> Query:
 
 
 def readers_of(config: PipelineConfig, view: str) -> list[str]:
-    """The queries that read a view, also through others."""
+    """The queries that read a view, directly or through other views."""
     query = query_of(config, view)
     types = {name: c.type for name, c in zip(query.names, query.plan.columns, strict=True)}
     streams: dict[str, Stream] = {**config.streams, view: _Columns(types)}
@@ -71,7 +71,7 @@ def readers_of(config: PipelineConfig, view: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A view as the stream that it would be."""
+    """The stream that a view would be if it were computed once."""
 
     columns: Mapping[str, str]
     event_time: str | None = None
@@ -88,11 +88,11 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a view's stream.
+    """Measurements of the stream that a view reads.
 
     Attributes:
-        fraction: Of its rows that pass the view.
-        rows_per_s: That come.
+        fraction: Fraction of the stream's rows that pass the view.
+        rows_per_s: Rate of the stream's rows.
     """
 
     fraction: float
@@ -107,11 +107,12 @@ def decide(
     Args:
         config: The pipeline.
         name: The view.
-        look: Gives what is known of the rows for such a plan; `None` for nothing.
-        began: Whether it was computed once when its readers' checkpoints were made; `None` if they are new.
+        look: Measures the stream of a plan; `None` if nothing is known.
+        began: Whether the view was computed once when its readers' checkpoints were made; `None` if they are
+            new.
 
     Raises:
-        CqlError: It is to be computed once and cannot be.
+        CqlError: The view must be computed once, by the configuration, and cannot be.
     """
     wanted = config.views[name].computed
     if wanted == "each":
@@ -146,7 +147,7 @@ def _class_of(config: PipelineConfig, readers: Sequence[str]) -> str:
 
 
 def _refusal(config: PipelineConfig, name: str) -> CqlError | None:
-    """Why a view cannot be a stream of the log."""
+    """The reason why a view cannot be a stream of the log; `None` if it can."""
     query = query_of(config, name)
     try:
         plan = tuple_by_tuple(query.plan)
@@ -163,7 +164,7 @@ def _refusal(config: PipelineConfig, name: str) -> CqlError | None:
 
 
 def event_time(streams: Mapping[str, StreamConfig], query: Query) -> str | None:
-    """What a view calls the event time of its stream; `None` if it does not show it."""
+    """The view's name for the event time of its stream; `None` if the view does not show it."""
     plan = tuple_by_tuple(query.plan)
     stream = streams[stream_of(plan)]
     names = list(stream.columns or ())
@@ -175,7 +176,7 @@ def event_time(streams: Mapping[str, StreamConfig], query: Query) -> str | None:
 
 
 def _origin(plan: Plan, column: str) -> int | None:
-    """Which column of its stream a column is; `None` for one that is computed."""
+    """The column of its stream that a column is; `None` for a column that is computed."""
     if isinstance(plan, Scan):
         return [each.name for each in plan.columns].index(column)
     if isinstance(plan, Map):

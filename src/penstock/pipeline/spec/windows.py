@@ -1,4 +1,4 @@
-"""The windows of a SQL text, told by its `window(column, 'length', 'slide')`. Not a parser: Spark is."""
+"""Finds the windows of a SQL text by its `window(column, 'length', 'slide')`. Only Spark parses SQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PART = re.compile(rf"\s*(\d+)\s*({'|'.join(_SECONDS_IN)})s?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SqlWindow:
-    """A window as SQL has it: event-time column, length, slide, and the result's column with its start."""
+    """A window of a SQL text: event-time column, length, slide, and the result's column with its start."""
 
     column: str
     length_s: float
@@ -36,7 +36,7 @@ class SqlWindow:
 
 
 def window_in(sql: str) -> SqlWindow | None:
-    """The windows of a SQL text; `None` where there are none, or several kinds."""
+    """The windows of a SQL text; `None` if there are none, or several kinds."""
     text = _COMMENT.sub(" ", sql)
     found = {
         SqlWindow(

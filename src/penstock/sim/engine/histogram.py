@@ -12,7 +12,10 @@ _BINS = 5000
 
 
 class DelayHistogram:
-    """Counts delays in bins that grow by half a percent: percentiles are good to that, mean and max exact."""
+    """Counts delays in bins that grow by half a percent.
+
+    Percentiles are exact to half a percent; mean and max are exact.
+    """
 
     def __init__(self) -> None:
         self._counts = np.zeros(_BINS, np.int64)

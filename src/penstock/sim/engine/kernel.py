@@ -1,6 +1,6 @@
-"""The engine's inner loop in virtual time, compiled by numba. Knows tuples, queues and turns; no policy.
+"""The engine's inner loop in virtual time, compiled by numba. It has tuples, queues and turns, but no policy.
 
-State lives in the arrays of `State`, which the kernel mutates; `penstock.sim.engine.plant` owns it. A
+State is in the arrays of `State`, which the kernel mutates; `penstock.sim.engine.plant` owns them. A
 tuple is its arrival time. Each operator input is a port with a ring buffer of fixed size. Classes have
 the CPU in turn, each for its quota of time or until it has nothing to do (CQC); inside a class operators
 are visited round robin. A visit processes up to `quota` tuples in batches of at most `batch`, each batch
@@ -9,8 +9,8 @@ paying a fixed cost, and CPU time passes at the headroom's pace.
 Rows come into a class through its *entries*: its sources, and operators that read what another class
 produced. An entry tosses a coin for each row; only rows of a class that gives grants are let in by `grant`.
 
-`run` unpacks the state into local arrays and calls helpers that take only what they need: passing the
-whole tuple to a helper copies some fifty array descriptors a call, which made it ten times slower.
+`run` unpacks the state into local arrays and calls helpers that take only what they need. Passing the whole
+tuple to a helper copies some fifty array descriptors a call, which made `run` ten times slower.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def uniform(random: np.ndarray) -> float:
 
 @njit(cache=True)
 def row_uniform(random: np.ndarray, row: int) -> float:
-    """A row's own number in [0, 1): the same row gets the same coin whenever it is asked."""
+    """A row's own number in [0, 1): the same row gets the same coin every time."""
     return _unit(_mix(_mix(random[1]) ^ (np.uint64(row) * _GOLDEN)))
 
 
@@ -163,7 +163,7 @@ def _join(
     arrival: float,
     range_s: float,
 ) -> int:
-    """Adds a tuple to its window, expires both; returns how many tuples of the other window it meets."""
+    """Adds a tuple to its window, expires both windows; returns how many tuples the other window has."""
     size = window.shape[1]
     for p in (port, other):
         while length[p] > 0 and window[p, head[p]] < arrival - range_s:
@@ -281,8 +281,8 @@ def run(s: State, t_end: float) -> bool:
                     mean = selectivity[o] * s.window_length[other] if is_join else selectivity[o]
                     copies_at_least = int(mean)
                     chance = mean - copies_at_least
-                # room for the most it may emit, asked before the draw: drawing anew on every try while the
-                # queue is full would favour the small numbers
+                # room for the most that it may emit is checked before the draw: a new draw on every try
+                # while the queue is full would favour small numbers
                 most = min(copies_at_least + (1 if chance > 0.0 else 0), size)
                 if _room(length, out_port, first, last, size) < most:
                     break
@@ -345,7 +345,7 @@ def run(s: State, t_end: float) -> bool:
                 dry_from_s[c] = now
             dry += 1
         if idle >= members or credit_s[c] <= 0.0:
-            # what is not used is passed on, not saved; a visit that ran over is paid back by missing turns
+            # unused time is passed on, not saved; a visit that ran over is paid back by missed turns
             idle = 0
             while True:
                 c = c + 1 if c + 1 < classes else 0
@@ -365,14 +365,14 @@ def run(s: State, t_end: float) -> bool:
 def grant(
     s: State, source: int, operator: int, until_row: int, shed_before_s: float, keep: float, limit_rows: float
 ) -> None:
-    """Decides a source's waiting rows up to `until_row`: kept ones enter its queue, the rest is shed."""
+    """Decides about a source's waiting rows up to `until_row`: kept rows enter its queue, others are shed."""
     port = s.first_port[operator]
     row = s.next_row[source]
     admitted = 0
     while row < until_row:
         if s.arrival_s[row] >= shed_before_s and row_uniform(s.random, row) < keep:
             if admitted + 1 > limit_rows or s.length[port] >= s.queue.shape[1]:
-                break  # the rest goes on waiting
+                break  # later rows go on waiting
             admitted += 1
             _push(s.queue, s.head, s.length, port, s.arrival_s[row])
             s.admitted[source] += 1
@@ -385,10 +385,10 @@ def grant(
 
 @njit(cache=True)
 def shed_inside(s: State, coefficients: np.ndarray, load_s: float) -> float:
-    """Drops queued tuples at random places until `load_s` CPU seconds are gone; returns what is left over.
+    """Drops queued tuples at random places until `load_s` CPU seconds are dropped; returns load that is left.
 
-    A place is an operator's input queue or the rows that wait at a source. In a queue the newest tuple
-    goes, as a drop box in front of the operator would have it; of waiting rows a random one.
+    A place is an operator's input queue or the rows that wait at a source. From a queue the newest tuple is
+    dropped, as by a drop box in front of the operator; from waiting rows a random one.
     """
     now = s.clock[CLOCK_NOW]
     ports, sources = s.port_operator.size, s.next_row.size
@@ -418,7 +418,7 @@ def shed_inside(s: State, coefficients: np.ndarray, load_s: float) -> float:
         place = places[int(uniform(s.random) * found)]
         if place < ports:
             s.length[place] -= 1
-            s.admitted[0] -= 1  # a tuple inside stands for one admitted row (the engine checks that)
+            s.admitted[0] -= 1  # a tuple inside represents one admitted row (the engine checks that)
             s.shed[0] += 1
             load_s -= coefficients[s.port_operator[place]]
             continue

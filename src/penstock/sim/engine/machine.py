@@ -1,4 +1,4 @@
-"""What the simulated engine runs on, over virtual time."""
+"""The machine of the simulated engine: its speed over virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 @dataclass(frozen=True)
 class Machine:
-    """What the engine runs on, over virtual time.
+    """A machine over virtual time.
 
     Attributes:
         headroom: (from_s, fraction) steps: the part of the CPU that query processing gets. A

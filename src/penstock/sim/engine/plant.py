@@ -32,7 +32,7 @@ except ImportError as missing:  # pragma: no cover - exercised only without the 
     raise MissingExtraError("the simulated plant", "numba", "sim") from missing
 
 _LEAST_QUOTA = 1e-3
-"""Part of a round that a class has at least: with none it could not even run when all others are idle."""
+"""Least part of a round that a class has: without any, it could not run even when all others are idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Engine:
     Args:
         network: Operators, costs, queues.
         arrivals_s: Sorted arrival times, one array a source, in the order of `network.sources`.
-        classes: The classes of the operators; a single one owns them all.
+        classes: The classes of the operators; a single class owns all operators.
         run_s: When the run ends.
         machine: Headroom and cost over time.
         grants: Names of classes whose rows wait at the entry until a decision grants them (managers that
-            plan by the age of waiting rows); the others read freely and toss a coin by the keep fraction.
+            plan by the age of waiting rows). Other classes read freely and toss a coin by the keep fraction.
         seed: Fixes selectivities and coins.
     """
 
@@ -94,7 +94,7 @@ class Engine:
         class_of = _numbers(network, classes)
         self.state = initial_state(network, arrivals_s, machine or Machine(), class_of, modes, seed)
         self.views = {cls.name: ClassView(self, cls, k) for k, cls in enumerate(classes)}
-        """By class, in the order of their turns."""
+        """Views by class, in the order of turns."""
 
     @property
     def now_s(self) -> float:
@@ -105,7 +105,7 @@ class Engine:
         return self.now_s >= self.run_s - 1e-9
 
     def set_quotas(self, quotas_s: Mapping[str, float]) -> None:
-        """The time of each class in a round, from its next turn on."""
+        """Sets the time of each class in a round, from its next turn on."""
         total_s = sum(quotas_s.values())
         require_positive("the sum of quotas", total_s, "seconds of a round, e.g. {gold: 0.06, bulk: 0.04}")
         for k, name in enumerate(self.views):
@@ -134,7 +134,7 @@ class Engine:
             view.end_period()
 
     def arrived(self, by_s: float) -> list[int]:
-        """For each source the index after its last row that has arrived by a moment."""
+        """For each source, the index after the last row that has arrived by a moment."""
         s = self.state
         return [
             int(start + np.searchsorted(s.arrival_s[start:end], by_s, side="right"))
@@ -160,7 +160,7 @@ class Engine:
 
 
 def _numbers(network: Network, classes: Sequence[QueryClass]) -> list[int]:
-    """For each operator the number of its class."""
+    """For each operator, the number of its class."""
     if len(classes) == 1:
         return [0] * len(network.operators)
     known = {cls.name: k for k, cls in enumerate(classes)}

@@ -12,7 +12,7 @@ from penstock.sim.workloads.network import Kind, Network
 from penstock.vocabulary.model import FloatArray
 
 _JOIN_WINDOW_ROWS = 65536
-"""Rows a join window holds at the most; the oldest go first when it is full."""
+"""Most rows of a join window; when it is full, the oldest rows are removed first."""
 _DELAY_BUFFER_ROWS = 1 << 16
 
 
@@ -27,11 +27,11 @@ def initial_state(
     """The arrays before anything has run.
 
     Args:
-        network: What runs.
+        network: The network.
         arrivals_s: Arrival times, one array a source.
-        machine: What it runs on.
-        class_of: For each operator the number of its class.
-        modes: For each class how rows come in.
+        machine: The machine.
+        class_of: For each operator, the number of its class.
+        modes: For each class, how rows come in.
         seed: Fixes selectivities and coins.
     """
     ops = network.operators

@@ -1,4 +1,4 @@
-"""What a class sees of the engine and does to it: operators, entries, its part of the measurements."""
+"""A class's view of the engine: its operators, its entries, its part of the measurements."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _WAITING_BINS = 128
 class ClassView:
     """A class of the engine as a virtual system: the plant that its load manager controls.
 
-    `observe` reports the period to which the engine was last advanced; whoever advances it asks every class.
+    `observe` reports the last period that the engine ran; whoever advances the engine asks every class.
     """
 
     def __init__(self, engine: Engine, cls: QueryClass, number: int) -> None:
         self.cls = cls
         self.capacity_scale = 1.0
-        """Set by a redistribution; the next observation tells the manager."""
+        """A redistribution sets it, and the next observation gives it to the manager."""
         self.histogram = DelayHistogram()
         self._engine, self._number = engine, number
         s, network = engine.state, engine.network
@@ -68,7 +68,7 @@ class ClassView:
         self._full_batch_cost_s = self._cost_s
         self._coefficients = self._coefficients_of(self._cost_s)
         self._measured_any = False
-        self._seen = _Seen(self._came(engine.first_row), 0, 0, 0)
+        self._seen = _Seen(self._arrived_at_entries(engine.first_row), 0, 0, 0)
         self._period_offered_rows = 0
         self._period_offered, self._period_s = np.zeros(len(self._entries)), 1.0
         self._period = _Period(0.0, 0.0, [])
@@ -81,11 +81,14 @@ class ClassView:
         scale, self.capacity_scale = self.capacity_scale, 1.0
         now_s = self._engine.now_s
         period_s = now_s - period.from_s
-        # what the last decision admitted or shed at once counts in the period it governed: compare with the
-        # counts at the end of the previous observation, not with those after the decision
+        # rows that the last decision admitted or shed at once count in the period it governed: compare with
+        # the counts at the end of the previous observation, not with the counts after the decision
         arrived = np.array(self._engine.arrived(now_s))
         now = _Seen(
-            self._came(arrived), self.admitted_rows, self.shed_rows, int(s.class_departed[self._number])
+            self._arrived_at_entries(arrived),
+            self.admitted_rows,
+            self.shed_rows,
+            int(s.class_departed[self._number]),
         )
         self._seen = now
         offered = now.came - seen.came
@@ -136,7 +139,7 @@ class ClassView:
         self._keep = keep
         self._engine.state.keep[self._entries] = keep
 
-    # -- what the engine tells it ---------------------------------------------------------------
+    # -- called by the engine -------------------------------------------------------------------
 
     def begin_period(self) -> None:
         self._period = _Period(self._engine.now_s, self._dry_s(), [])
@@ -162,7 +165,7 @@ class ClassView:
         self._full_batch_cost_s = np.maximum(0.0, self._cost_s - self._saved_s())
 
     def set_targets(self, targets: Sequence[tuple[float, float]]) -> None:
-        """(from_s, delay_target_s) steps that change the target while running."""
+        """Sets (from_s, delay_target_s) steps that change the target while running."""
         self._targets = sorted([(0.0, self.cls.delay_target_s), *targets])
 
     def target_at(self, now_s: float) -> float:
@@ -172,8 +175,8 @@ class ClassView:
 
     @property
     def offered_rows(self) -> int:
-        came = self._came(np.array(self._engine.arrived(self._engine.now_s)))
-        return int((came - self._came(self._engine.first_row, from_inside=False)).sum())
+        reached = self._arrived_at_entries(np.array(self._engine.arrived(self._engine.now_s)))
+        return int((reached - self._arrived_at_entries(self._engine.first_row, from_inside=False)).sum())
 
     @property
     def admitted_rows(self) -> int:
@@ -194,14 +197,14 @@ class ClassView:
         return load_coefficients(cost_s, self._selectivity, downstream)
 
     def _saved_s(self) -> FloatArray:
-        """What full batches would save of each operator's cost a row, by how many it had."""
+        """How much of each operator's cost a row full batches would save, by the batches it had."""
         s, network = self._engine.state, self._engine.network
         beyond = s.batches / np.maximum(s.rows_in, 1) - 1.0 / network.batch_rows
         return np.where(s.rows_in > 0, network.turn_cost_s * np.maximum(0.0, beyond), 0.0)
 
     @property
     def full_batch_load(self) -> float:
-        """The load that the last period offered, if its operators had full batches."""
+        """The load that the last period would have offered with full batches."""
         coefficients = self._coefficients_of(self._full_batch_cost_s)[self._entry_operators]
         return incoming_load(self._period_offered / self._period_s, coefficients)
 
@@ -211,14 +214,14 @@ class ClassView:
         since_s = s.class_dry_from_s[k]
         return float(s.class_dry_s[k] + (self._engine.now_s - since_s if since_s >= 0.0 else 0.0))
 
-    def _came(self, arrived: FloatArray, from_inside: bool = True) -> FloatArray:
-        """For each entry how many rows have come to it; a source counts from the first row of all."""
+    def _arrived_at_entries(self, arrived: FloatArray, from_inside: bool = True) -> FloatArray:
+        """For each entry, how many rows have come to it; a source counts from its very first row."""
         s = self._engine.state
         inner = s.admitted[self._inner] + s.shed[self._inner] + s.length[self._entry_ports]
         return np.concatenate((arrived[self._sources], inner if from_inside else 0 * inner))
 
     def _waiting(self, arrived: FloatArray) -> FloatArray:
-        """For each entry how many rows wait undecided."""
+        """For each entry, how many rows wait undecided."""
         s = self._engine.state
         ends, starts = arrived[self._sources], s.next_row[self._sources]
         dropped = [int(s.row_shed[a:b].sum()) for a, b in zip(starts, ends, strict=True)]
@@ -239,7 +242,7 @@ class ClassView:
         return WaitingRows(edges, rows)
 
     def _grant(self, grant: Admission) -> None:
-        """Lets rows in source by source; a limit is shared in proportion to what each has up to the cut."""
+        """Lets rows in, source by source; a limit is divided in proportion to the rows up to the cut."""
         s, engine = self._engine.state, self._engine
         mine = self._sources
         until = np.array(engine.arrived(min(grant.cut_s, engine.now_s)))[mine]
@@ -253,7 +256,7 @@ class ClassView:
             kernel.grant(s, source, operator, until[i], grant.shed_before_s, grant.keep_fraction, limits[i])
 
     def _shares(self, wanted: FloatArray) -> FloatArray:
-        """Whole rows that add up to the total; the remainder goes round, so that no source stays short."""
+        """Rounds to whole rows with the same total; the remainder rotates, so that no source stays short."""
         whole = np.floor(wanted)
         left = round(float(wanted.sum() - whole.sum()))
         order = (np.arange(wanted.size) + self._cycle) % wanted.size
@@ -261,7 +264,7 @@ class ClassView:
         return whole
 
     def _shed_inside(self, load_s: float) -> float:
-        """Drops queued load; returns the entry keep fraction that sheds the rest over the next period."""
+        """Drops queued load; returns the entry keep fraction that sheds what is left over the next period."""
         network = self._engine.network
         if not network.is_tree_of_rows or len(self._engine.views) > 1:
             raise InvalidInputError(
@@ -276,7 +279,7 @@ class ClassView:
 
 @dataclass(frozen=True, slots=True)
 class _Period:
-    """The period that runs: when it began, dry seconds before it, and the delays of rows completed in it."""
+    """The current period: when it began, dry seconds before it, and delays of rows completed in it."""
 
     from_s: float
     dry_s: float

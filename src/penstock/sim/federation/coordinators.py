@@ -1,4 +1,4 @@
-"""Query coordinators: they add up result SIC, tell it to all fragments (updateSIC), and notice lost nodes."""
+"""Query coordinators: add up result SIC, report it to all fragments (updateSIC), and notice lost nodes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from penstock.vocabulary.model import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A coordinator lost touch with a node, or has it back."""
+    """A coordinator has lost a node, or has it back."""
 
     now_s: float
     node: int
     lost: bool
     queries: tuple[int, ...]
-    """Queries with a fragment on it."""
+    """Queries with a fragment on the node."""
 
 
 class Coordinators:
-    """One coordinator a query, all in one: they do not depend on each other.
+    """The coordinators of all queries, one for each query; they do not depend on each other.
 
     Args:
         layout: The queries.
         stw_s: Source time window.
-        slide_s: Its slide, and the time between reports.
-        timeout_s: A node that was not heard for so long is lost; a node that heard nothing for so long
-            takes its queries' SIC for unknown.
+        slide_s: Slide of the source time window, and time between reports.
+        timeout_s: A node that was silent for this long is lost. A node that heard nothing for this long takes
+            its queries' SIC for unknown.
     """
 
     def __init__(self, layout: Layout, stw_s: float, slide_s: float, timeout_s: float = 1.0) -> None:
@@ -42,15 +42,15 @@ class Coordinators:
         self._heard_s = np.zeros(layout.nodes)
         self._lost = np.zeros(layout.nodes, np.bool_)
         self.reported = np.full((layout.nodes, layout.queries), np.nan)
-        """What each node knows of each query's SIC; NaN: nothing."""
+        """Each node's knowledge of each query's SIC; NaN if it knows nothing."""
         self.notices: list[Notice] = []
 
     def offered(self, now_s: float, query: IntArray, sic: FloatArray) -> None:
-        """Sources gave out SIC."""
+        """Adds SIC of batches that sources sent."""
         self._offered.add(now_s, query, sic)
 
     def results(self, now_s: float, query: IntArray, sic: FloatArray) -> None:
-        """Result batches came in."""
+        """Adds SIC of result batches that came in."""
         self._results.add(now_s, query, sic)
 
     def sic(self, now_s: float, windows: SourceTimeWindow) -> FloatArray:
@@ -61,13 +61,13 @@ class Coordinators:
         return query_sic(self._results.sums(now_s), self._offered.sums(now_s), heard / self._sources)
 
     def report(self, now_s: float, sic: FloatArray, reach: BoolArray) -> None:
-        """Tells every node that can be reached the SIC of all queries (a node uses those it hosts)."""
+        """Reports the SIC of all queries to every node that can be reached; a node uses those it hosts."""
         self._notice(now_s, reach)
         self.reported[reach] = sic
         self.reported[now_s - self._heard_s > self._timeout_s] = np.nan
 
     def forget(self, nodes: BoolArray) -> None:
-        """Nodes that failed know nothing when they are back."""
+        """Forgets what failed nodes knew; they know nothing when they are back."""
         self.reported[nodes] = np.nan
 
     def _notice(self, now_s: float, reach: BoolArray) -> None:

@@ -1,11 +1,11 @@
 """A federation in virtual time: nodes that shed on their own, joined by fragments and coordinators.
 
-Time goes on by shedding intervals. At the end of each, every node has its input buffer: batches of sources
-and of upstream fragments that came in, and what it kept before and did not get to. Its shedder, the same
-object that governs Spark, keeps what the cost model says it can process until the next; the rest is gone.
-What is kept is processed in order of arrival. A fragment emits at the end of each of its windows one batch
-with the SIC of all that it processed since the last, to the next fragment or to the user. A batch is a row
-of arrays.
+Time advances by shedding intervals. At the end of an interval, a node's input buffer has batches of sources
+and of upstream fragments that came in, and batches that the node kept before but did not process. The node's
+shedder, the same object that governs Spark, keeps as much as the node can process until the next interval, by
+the cost model; other batches are dropped. Kept batches are processed in order of arrival. At the end of each
+of its windows, a fragment emits one batch to the next fragment or to the user. The batch has the SIC of
+everything that the fragment processed since its last window. A batch is a row of arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.vocabulary.errors import InvalidInputError, require_fraction, requ
 from penstock.vocabulary.model import FloatArray
 
 _JUST = 1e-6
-"""What happened up to the end of an interval belongs to its last slide, not to the next."""
+"""Tolerance: an event at the end of an interval belongs to the interval's last slide, not to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class FederationConfig:
     """How a federation runs; the defaults are kalyvianaki2016's Emulab test-bed.
 
     Attributes:
-        capacity_rows_per_s: Rows of cost one that a node processes a second, one value or one a node.
+        capacity_rows_per_s: Rows of cost one that a node processes a second; one value, or one for each node.
         interval_s: Shedding interval.
         update_s: Time between a coordinator's reports.
         stw_s: Source time window.
         window_s: Window of the fragments.
         delay_s: Network delay between nodes, and to the coordinators.
         updates: Whether coordinators report at all (updateSIC).
-        count_admitted: Whether a node adds to a report what it has admitted since and cannot be in it.
-        drop_cost_fraction: What it costs to drop a row, as a part of what it costs to process one.
-        bursts: How sources burst.
+        count_admitted: Whether a node adds to a report the SIC that it has admitted since the report.
+        drop_cost_fraction: Cost of dropping a row, as a fraction of the cost of processing a row.
+        bursts: Bursts of the sources.
     """
 
     capacity_rows_per_s: float | tuple[float, ...]
@@ -81,7 +81,7 @@ class _Batches:
     sic: FloatArray
     arrival_s: FloatArray
     done_s: FloatArray
-    """CPU seconds that were spent on each already."""
+    """CPU seconds that were already spent on each batch."""
 
     @classmethod
     def of(cls, fragment: IntArray, rows: IntArray, sic: FloatArray, arrival_s: FloatArray) -> _Batches:
@@ -104,17 +104,17 @@ _FIELDS = ("fragment", "rows", "sic", "arrival_s", "done_s")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FederationResult:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
         now_s: Moments of the coordinators' reports.
-        sic: Each query's SIC at each of them, a row a moment.
+        sic: Each query's SIC at these moments, a row a moment.
         processed_rows: Rows of sources and fragments that each node processed.
         shed_rows: Rows that each node shed.
         offered_rows: Rows that reached each node.
         lost_rows: Rows lost with each node's failures.
         waiting_rows: Rows that each node still holds.
-        notices: What coordinators noticed.
+        notices: Lost and returned nodes that coordinators noticed.
     """
 
     now_s: FloatArray
@@ -127,7 +127,7 @@ class FederationResult:
     notices: tuple[Notice, ...]
 
     def after(self, from_s: float) -> FloatArray:
-        """SIC by moment and query from a moment on."""
+        """SIC by moment and query, from a moment on."""
         return self.sic[self.now_s >= from_s]
 
 
@@ -135,10 +135,10 @@ class Federation:
     """Runs queries on nodes until a moment.
 
     Args:
-        layout: The queries and where they run.
-        config: How they run.
+        layout: The queries, and the nodes of their fragments.
+        config: Settings of the federation.
         shedder: Builds a node's shedder from a seed.
-        seed: Of sources, window phases and shedders.
+        seed: Seed of sources, window phases and shedders.
         outages: Nodes and links that fail and return.
     """
 
@@ -175,11 +175,11 @@ class Federation:
 
     @property
     def known_sic(self) -> FloatArray:
-        """What each node knows of each query's SIC; NaN: nothing."""
+        """Each node's knowledge of each query's SIC; NaN if it knows nothing."""
         return self._coordinators.reported
 
     def run(self, run_s: float) -> FederationResult:
-        """Runs for so long from the start."""
+        """Runs from the start for `run_s` seconds."""
         times, values = [], []
         next_report_s = self.config.update_s
         while (now_s := (self._tick + 1) * self.config.interval_s) <= run_s + 1e-9:
@@ -208,7 +208,7 @@ class Federation:
         )
 
     def _step(self, from_s: float, now_s: float) -> None:
-        """One interval: process what was kept at its start, take in what arrives, shed at its end."""
+        """One interval: process kept batches, receive batches that arrive, shed at the end."""
         self._fail(now_s)
         self._process(from_s, now_s)
         self._receive(from_s, now_s)
@@ -229,11 +229,11 @@ class Federation:
                 self._costs[node] = TupleCost()
 
     def _process(self, from_s: float, now_s: float) -> None:
-        """Works off the buffers in order of arrival; what does not get done stays."""
+        """Processes the buffers in order of arrival; batches that are not finished stay."""
         batches, layout = self._buffer, self.layout
         node = layout.node[batches.fragment]
         load_s = batches.rows * layout.cost[batches.fragment] * self._row_s[node] - batches.done_s
-        # buffers lie by node, in order of arrival: a sum over all less the sum up to the node's first
+        # buffers are sorted by node and arrival: the sum up to a batch less the sum before its node's first
         upto_s = np.cumsum(load_s)
         first = np.searchsorted(node, np.arange(layout.nodes))
         end_s = (from_s + self._dropping_s - np.concatenate([[0.0], upto_s])[first])[node] + upto_s
@@ -251,7 +251,7 @@ class Federation:
         self._emit(finished, end_s[done], now_s)
 
     def _emit(self, finished: _Batches, done_s: FloatArray, now_s: float) -> None:
-        """Fragments whose window ends put out what they processed up to then."""
+        """Fragments whose window ends emit one batch for what they processed since the last window."""
         layout, config = self.layout, self.config
         emits = (self._emit_s <= now_s + 1e-12) & ~self._down[layout.node]
         in_time = done_s <= self._emit_s[finished.fragment]
@@ -274,7 +274,7 @@ class Federation:
         self._on_way = _Batches.joined([self._on_way, onward.where(linked)])
 
     def _receive(self, from_s: float, now_s: float) -> None:
-        """Batches of sources and fragments reach their nodes, results their coordinators."""
+        """Batches of sources and fragments reach their nodes; results reach their coordinators."""
         layout = self.layout
         sent = self._sources.send(from_s, now_s)
         self._windows.offer(now_s - _JUST, sent.source, sent.rows.astype(float))
@@ -299,7 +299,7 @@ class Federation:
         self._results = self._results.where(~done)
 
     def _shed(self, now_s: float) -> None:
-        """Every node decides on its own."""
+        """Every node decides by itself what it sheds."""
         layout, batches = self.layout, self._buffer
         query = layout.query[batches.fragment]
         bounds = np.searchsorted(layout.node[batches.fragment], np.arange(layout.nodes + 1))
@@ -309,11 +309,11 @@ class Federation:
             first, end = int(bounds[node]), int(bounds[node + 1])
             capacity = self._costs[node].keep_rows(self.config.interval_s)
             if first < end and batches.done_s[first] > 0:
-                first += 1  # it is being processed: no longer in the buffer
+                first += 1  # this batch is being processed, so it is no longer in the buffer
             if capacity is None or first == end:
-                continue  # nothing processed yet, so no cost is known: everything waits
+                continue  # the node has processed nothing, so no cost is known: everything waits
             part = slice(first, end)
-            # one batch more than the interval holds, or the node would run dry before the next
+            # one batch more than fits the interval, or the node would run dry before the next one
             capacity += float(batches.rows[part].max())
             seen = ShedObservation(
                 self._tick,
@@ -334,7 +334,7 @@ class Federation:
         self._buffer = batches.where(keep)
 
     def _drop(self, batches: _Batches) -> None:
-        """What a node sheds takes part of its next interval, where dropping is not free."""
+        """Charges the cost of dropping to the node's next interval, if dropping is not free."""
         self._count(self.shed, batches)
         node = self.layout.node[batches.fragment]
         cost = batches.rows * self.layout.cost[batches.fragment]
@@ -348,10 +348,10 @@ class Federation:
 
 
 class _Admitted:
-    """SIC that nodes processed and that cannot be in the last report yet.
+    """SIC that nodes have processed but that cannot be in the last report yet.
 
-    On its way to the user a batch waits, on average, half a window in each fragment, and from one fragment to
-    the next the network's delay and an interval; the report that a node has is an interval old.
+    On its way to the user, a batch waits half a window in each fragment, on average, and the network's delay
+    and an interval between two fragments. The report that a node has is an interval old.
     """
 
     def __init__(self, layout: Layout, config: FederationConfig) -> None:
@@ -363,13 +363,13 @@ class _Admitted:
         self._place = layout.node * layout.queries + layout.query
 
     def add(self, fragment: IntArray, sic: FloatArray) -> None:
-        """What was processed in the interval that ends."""
+        """Adds SIC that was processed in the interval that ends."""
         if self._on:
             self._ring[1:] = self._ring[:-1]
             self._ring[0] = np.bincount(fragment, weights=sic, minlength=self._layout.fragments)
 
     def by_node(self) -> FloatArray:
-        """By node and query."""
+        """The SIC by node and query."""
         nodes, queries = self._layout.nodes, self._layout.queries
         total = (self._ring * self._counts).sum(axis=0)
         sums = np.bincount(self._place, weights=total, minlength=nodes * queries)
@@ -377,7 +377,7 @@ class _Admitted:
 
 
 def _sorted(batches: _Batches, layout: Layout) -> _Batches:
-    """By node, in order of arrival."""
+    """Batches sorted by node, then by arrival."""
     by_arrival = np.argsort(batches.arrival_s, kind="stable")
     small = np.uint16 if layout.nodes <= 1 << 16 else np.int64  # numpy has a radix sort for 16 bits
     node = layout.node[batches.fragment[by_arrival]].astype(small)

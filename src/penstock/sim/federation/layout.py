@@ -1,4 +1,4 @@
-"""Queries of a federation as arrays: fragments in trees and chains, their sources, and where they run."""
+"""Queries of a federation as arrays: fragments in trees and chains, their sources, and their nodes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 from penstock.vocabulary.model import FloatArray
 
 TO_USER = -1
-"""Downstream of a root fragment."""
+"""Value of `downstream` for a root fragment, which sends to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryKind:
-    """What the fragments of a query have in common (kalyvianaki2016 table 1).
+    """Properties that the fragments of a query have in common (kalyvianaki2016 table 1).
 
     Attributes:
-        name: As in the paper.
-        sources: Sources of one fragment.
-        output_rows: Tuples that a fragment puts out for each of its windows.
-        shape: In a tree every fragment sends to the root, in a chain each to the next.
+        name: Name in the paper.
+        sources: Number of sources of one fragment.
+        output_rows: Number of tuples that a fragment emits for each of its windows.
+        shape: In a tree, every fragment sends to the root; in a chain, each sends to the next.
     """
 
     name: str
@@ -38,7 +38,7 @@ AVG_ALL = QueryKind("avg-all", 10, 1, "tree")
 TOP_5 = QueryKind("top-5", 20, 5, "chain")
 COV = QueryKind("cov", 2, 1, "chain")
 COMPLEX = (AVG_ALL, TOP_5, COV)
-"""The complex workload."""
+"""Kinds of queries of the complex workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class QuerySpec:
     """One query.
 
     Attributes:
-        kind: Its kind.
-        fragments: Into how many fragments it is split; each has its own sources.
+        kind: Kind of the query.
+        fragments: Number of fragments of the query; each fragment has its own sources.
         rows_per_s: Rate of one source.
-        batches_per_s: Batches a second in which a source sends them.
-        cost: Cost of a row of it, in rows of cost one.
+        batches_per_s: Number of batches that a source sends in a second.
+        cost: Cost of a row of the query, relative to a row of cost one.
     """
 
     kind: QueryKind
@@ -75,16 +75,16 @@ class Layout:
 
     Attributes:
         specs: The queries.
-        nodes: How many nodes there are.
-        query: Of each fragment.
-        node: On which node each fragment runs; fragments of one query run on different ones.
-        downstream: The fragment that each sends to, or `TO_USER`.
-        hops: Fragments between each and the user.
-        output_rows: Tuples of each fragment's output a window.
-        cost: Of a row of each fragment.
-        source_fragment: Of each source.
-        source_rows_per_s: Its rate.
-        source_batches_per_s: Its batches a second.
+        nodes: Number of nodes.
+        query: Query of each fragment.
+        node: Node of each fragment; fragments of one query run on different nodes.
+        downstream: The fragment to which each fragment sends, or `TO_USER`.
+        hops: Number of fragments between each fragment and the user.
+        output_rows: Number of tuples of each fragment's output for a window.
+        cost: Cost of a row of each fragment.
+        source_fragment: Fragment of each source.
+        source_rows_per_s: Rate of each source.
+        source_batches_per_s: Batches a second of each source.
     """
 
     specs: tuple[QuerySpec, ...]
@@ -105,21 +105,21 @@ class Layout:
 
         Args:
             specs: The queries.
-            node: Of each fragment, the fragments of a query one after the other, its root first.
-            nodes: How many there are.
+            node: Node of each fragment; fragments of a query follow each other, the root first.
+            nodes: Number of nodes.
         """
         counts = np.array([spec.fragments for spec in specs], np.int64)
         if node.size != counts.sum() or node.size == 0 or not 0 <= node.min() <= node.max() < nodes:
             raise InvalidInputError(
                 "every fragment has one of the nodes",
-                f"{node.size} for {counts.sum()} fragments",
-                "number from 0",
+                f"{node.size} nodes for {counts.sum()} fragments",
+                "number nodes from 0",
             )
         query = np.repeat(np.arange(len(specs)), counts)
         if np.unique(query * nodes + node).size != node.size:
             raise InvalidInputError(
                 "fragments of a query run on different nodes",
-                "two on one",
+                "two fragments on one node",
                 "see penstock.sim.federation.placement",
             )
         root = np.repeat(np.cumsum(counts) - counts, counts)

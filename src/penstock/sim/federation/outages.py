@@ -13,14 +13,14 @@ from penstock.vocabulary.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Something that is down for a while.
+    """A node or a link that is down for a while.
 
     Attributes:
         from_s: When it fails.
         to_s: When it is back.
         node: The node that fails, or one end of the link.
-        peer: The link's other end: a node, or "coordinators"; `None`: the node itself fails. It then loses
-            what it holds and what is sent to it.
+        peer: The link's other end: a node, or "coordinators". `None` if the node itself fails; it then loses
+            batches that it holds and batches that are sent to it.
     """
 
     from_s: float
@@ -40,7 +40,7 @@ class Outage:
 
 
 class Outages:
-    """Who is down when."""
+    """All outages of a run."""
 
     def __init__(self, outages: Sequence[Outage], nodes: int) -> None:
         self._outages, self._nodes = tuple(outages), nodes

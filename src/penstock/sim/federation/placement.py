@@ -1,4 +1,4 @@
-"""Deployment: on which node each fragment of each query runs. Fragments of a query run on different nodes."""
+"""Placement of fragments on nodes. Fragments of one query run on different nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def weighted(fragments: Sequence[int], weights: FloatArray, seed: int) -> IntArr
     """Nodes drawn by weight, without replacement inside a query.
 
     Args:
-        fragments: Of each query.
-        weights: Of each node.
-        seed: Of the draw.
+        fragments: Number of fragments of each query.
+        weights: Weight of each node.
+        seed: Seed of the draw.
     """
     _check(fragments, weights.size)
     rng = np.random.default_rng((seed, 2))
@@ -39,19 +39,19 @@ def zipf_clusters(
     require_positive("ratio of neighbouring clusters", ratio, "2 in the thesis")
     if not 1 <= clusters <= nodes:
         raise InvalidInputError(
-            "a cluster has one node at the least", f"{clusters} of {nodes} nodes", "fewer"
+            "a cluster has at least one node", f"{clusters} clusters of {nodes} nodes", "use fewer clusters"
         )
     cluster = np.arange(nodes) * clusters // nodes
     return weighted(fragments, ratio ** cluster.astype(float) / np.bincount(cluster)[cluster], seed)
 
 
 def uniform(fragments: Sequence[int], nodes: int, seed: int) -> IntArray:
-    """Every node with the same weight."""
+    """Nodes drawn with the same weight."""
     return weighted(fragments, np.ones(nodes), seed)
 
 
 def round_robin(fragments: Sequence[int], nodes: int) -> IntArray:
-    """One node after the other."""
+    """Fragments on one node after the other."""
     _check(fragments, nodes)
     return np.arange(sum(fragments), dtype=np.int64) % nodes
 
@@ -60,9 +60,9 @@ def least_loaded(fragments: Sequence[int], load: Sequence[float], nodes: int) ->
     """Each query's fragments on the nodes with the least load so far.
 
     Args:
-        fragments: Of each query.
-        load: Of one fragment of each query.
-        nodes: How many there are.
+        fragments: Number of fragments of each query.
+        load: Load of one fragment of each query.
+        nodes: Number of nodes.
     """
     _check(fragments, nodes)
     so_far = np.zeros(nodes)

@@ -1,4 +1,4 @@
-"""Sources of a federation: steady or bursty, all of them at once."""
+"""Sources of a federation, steady or bursty; all sources are computed at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.vocabulary.model import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """A source sends at `factor` times its rate for a `fraction` of the time, in stretches of `length_s`."""
+    """A source sends at `factor` times its rate for a `fraction` of the time, `length_s` at a time."""
 
     fraction: float = 0.1
     factor: float = 10.0
@@ -48,7 +48,7 @@ class Sources:
         self._next_toss_s = np.zeros(self._rows.size)
 
     def send(self, from_s: float, to_s: float) -> SourceBatches:
-        """What is sent between two moments, the first excluded."""
+        """Batches that are sent between two moments, the first moment excluded."""
         length_s = to_s - from_s
         per_s = self._batches_per_s
         if self._bursts is not None:
@@ -63,12 +63,12 @@ class Sources:
         return SourceBatches(source, self._rows[source], np.minimum(sent_s, to_s))
 
     def _tossed(self, now_s: float) -> np.ndarray:
-        """Whether each source is in a burst; a coin is tossed anew after every stretch."""
+        """Whether each source is in a burst; a coin decides again after every `length_s`."""
         assert self._bursts is not None
         due = self._next_toss_s <= now_s + 1e-9
         draws = self._rng.random(due.size) < self._bursts.fraction
         self._bursting = np.where(due, draws, self._bursting)
-        # the first stretch is cut short at random, so that sources do not change at the same moments
+        # the first one is shortened at random, so that sources do not change at the same moments
         first = self._rng.random(due.size) if now_s <= 0 else 1.0
         self._next_toss_s = np.where(due, now_s + self._bursts.length_s * first, self._next_toss_s)
         return self._bursting

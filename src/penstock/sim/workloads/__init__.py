@@ -1,1 +1,1 @@
-"""What a simulated plant is given: query networks and arrivals."""
+"""Query networks and arrivals for simulated plants."""

@@ -176,7 +176,7 @@ def s_r(data_dir: str | Path | None = None) -> Arrivals:
 @lru_cache(maxsize=4)
 def _real_s_r(path: Path) -> Arrivals:
     trace = read_trace(path, time_scale=1e-6)
-    # From the first packet on, all 105,413 fit in 400 s, with the peak of 656/s that the data's notes give.
+    # Counted from the first packet, all 105,413 fit in 400 s, with the peak of 656/s of the data's notes.
     return Arrivals(trace.times_s - trace.times_s[0], _S_R_DURATION_S, "S_r (LBL-PKT-4)")
 
 
@@ -205,7 +205,7 @@ def self_similar(
     Args:
         mean_rate_per_s: Mean rate; the total is exact.
         peak_per_s: Highest count in a second. None leaves it to the variance, for short workloads.
-        variance_to_mean: Of the counts per second; above 1, which is Poisson.
+        variance_to_mean: Ratio for the counts per second; above 1, which is Poisson.
         duration_s: Length of the workload.
         hurst: 0.5 has no memory, 1 is the limit of long memory.
         seed: For the noise and the arrivals.
@@ -250,7 +250,7 @@ def self_similar(
 
 
 _STEPS_PER_S = 100
-_USUAL_SKEW = 0.64  # the median of what the search finds for LBL-PKT-4's numbers
+_USUAL_SKEW = 0.64  # the median of the search's results for LBL-PKT-4's numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +338,7 @@ def cost_trace(
 
     A small peak at the 50th second, 20 s wide; a jump at the 125th that fades over 25 s; a rise from the
     230th to a terrace from the 250th, which ends suddenly at the 350th. The paper gives these times and
-    "widths on the order of tens of seconds", but no heights and no noise: those are parameters.
+    "widths on the order of tens of seconds", but no heights and no noise; these are parameters.
     The noise is drawn every 10 s and joined by straight lines, so it changes slowly compared with arrivals.
     """
     require_positive("duration_s", duration_s, _DURATION_HINT)
@@ -364,7 +364,7 @@ def _bounded_pareto(shape: float, high: float, n: int, rng: np.random.Generator)
         raise InvalidInputError("the upper bound over the mean must be a number above 1", high, "4 is bursty")
 
     def mean(log_ratio: float) -> float:
-        """Of the distribution whose low bound is exp(log_ratio) times the high one."""
+        """Mean of the distribution whose low bound is exp(log_ratio) times the high bound."""
         ratio = np.exp(log_ratio)
         if shape == 1.0:
             return float(-high * ratio * log_ratio / (1 - ratio))
@@ -377,7 +377,7 @@ def _bounded_pareto(shape: float, high: float, n: int, rng: np.random.Generator)
 
 
 def _bisect(rising: Callable[[float], float], low: float, high: float, rounds: int) -> float:
-    """Where a rising function crosses 0; the nearer end if it does not."""
+    """The point at which a rising function crosses 0; the nearer end if it does not cross 0."""
     for _ in range(rounds):
         middle = (low + high) / 2
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)

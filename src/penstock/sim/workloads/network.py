@@ -1,4 +1,4 @@
-"""Operator networks of the simulated engine: what runs, what it costs, who feeds whom."""
+"""Operator networks of the simulated engine: operators, their costs, their inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.vocabulary.model import reject_duplicates
 
 
 class Kind(IntEnum):
-    """What an operator does. Select, project and aggregate differ only in cost and selectivity."""
+    """Kinds of operators. Select, project and aggregate differ only in cost and selectivity."""
 
     SOURCE = 0
     OPERATOR = 1
@@ -24,7 +24,7 @@ class Operator:
     """One box of the network.
 
     Attributes:
-        name: Unique in its network.
+        name: A name that is unique in the network.
         kind: See `Kind`.
         cost_s: CPU seconds an input tuple takes.
         selectivity: Output tuples an input tuple gives. For a join: the probability that a pair matches.
@@ -34,7 +34,7 @@ class Operator:
         probe_cost_s: CPU seconds a join spends on each tuple of the other window.
         weight: Share of a scheduling turn under weighted round robin.
         label: Group under which an output's delays are reported (a priority, a query).
-        cls: Class in whose time it runs; empty in networks of a single class.
+        cls: Class in whose time the operator runs; empty in networks of a single class.
     """
 
     name: str
@@ -81,8 +81,8 @@ class Network:
     """Operators in topological order, as the round robin visits them.
 
     Attributes:
-        name: For tables and run directories.
-        operators: Every operator after those it reads from.
+        name: Name in tables and run directories.
+        operators: Operators; each comes after its inputs.
         turn_cost_s: CPU seconds each batch costs whatever its size (context switch): the batch effect.
         drop_cost_s: CPU seconds the source spends on a row that it reads and sheds.
         batch_rows: Most tuples an operator processes in one batch.
@@ -114,7 +114,7 @@ class Network:
         for i in self.entries:
             if self.operators[i].kind is Kind.JOIN:
                 raise InvalidInputError(
-                    "what comes from another class enters through an operator with one input",
+                    "tuples of another class enter through an operator with one input",
                     f"join {self.operators[i].name}",
                     "put a project in front of it",
                 )
@@ -129,7 +129,7 @@ class Network:
 
     @cached_property
     def downstream(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the operators that read its output."""
+        """For each operator, the operators that read its output."""
         readers: list[list[int]] = [[] for _ in self.operators]
         for i, op in enumerate(self.operators):
             for name in op.inputs:
@@ -142,14 +142,14 @@ class Network:
 
     @cached_property
     def entries(self) -> tuple[int, ...]:
-        """Where rows come into a class: its sources, then operators that read what another class produced."""
+        """Entries of rows into a class: its sources, then operators that read output of another class."""
         of = {op.name: op.cls for op in self.operators}
         shared = [i for i, op in enumerate(self.operators) if any(of[name] != op.cls for name in op.inputs)]
         return (*self.sources, *shared)
 
     @cached_property
     def downstream_in_class(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those of its own class that read its output."""
+        """For each operator, the operators of its own class that read its output."""
         ops = self.operators
         return tuple(
             tuple(d for d in readers if ops[d].cls == ops[i].cls) for i, readers in enumerate(self.downstream)
@@ -157,7 +157,7 @@ class Network:
 
     @cached_property
     def is_tree_of_rows(self) -> bool:
-        """Whether every tuple inside stands for exactly one source row (no fan-out, no join)."""
+        """Whether every tuple inside represents exactly one source row (no fan-out, no join)."""
         return all(len(d) <= 1 for d in self.downstream) and all(
             op.kind is not Kind.JOIN and op.selectivity <= 1 for op in self.operators
         )

@@ -69,7 +69,7 @@ def qn_complex(groups: int = 60, cost_per_row_s: float = 91.5e-6, weighted: bool
 
 
 def _group(name: str, cost_s: float, weight: float = 1.0, label: str = "all") -> list[Operator]:
-    """Four queries on one source: two pairs share a select and a project, then each goes its own way."""
+    """Four queries on one source: two pairs share a select and a project, then each query is separate."""
     operators: list[Operator] = []
 
     def add(part: str, kind: Kind, selectivity: float = 1.0, after: str | None = None) -> str:

@@ -18,7 +18,7 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 
 def load_at(network: Network, rate_per_s: float) -> float:
-    """CPU seconds a second that a network asks for when every source has this rate and windows are full."""
+    """CPU seconds a second that a network needs if every source has this rate and windows are full."""
     load = 0.0
     out_per_s: list[float] = []
     for op in network.operators:
@@ -31,7 +31,7 @@ def load_at(network: Network, rate_per_s: float) -> float:
 
 
 def rate_for_load(network: Network, load: float) -> float:
-    """The rate of every source at which a network asks for a load; joins make load grow faster than rate."""
+    """The rate of every source at which a network needs a load; with joins, load grows faster than rate."""
     low, high = 0.0, load / (network.cost_per_row_s() * len(network.sources))
     if load_at(network, high) <= load * (1 + 1e-9):
         return high
@@ -42,7 +42,7 @@ def rate_for_load(network: Network, load: float) -> float:
 
 
 def capacity_per_s(network: Network, headroom: float) -> float:
-    """Rows a second that each source may offer, all alike, until the CPU is full."""
+    """Rows a second of each source, all with the same rate, at which the CPU is full."""
     return rate_for_load(network, headroom)
 
 
@@ -61,14 +61,14 @@ class Part(BaseModel):
 
 
 class Level(Part):
-    """A rate from a moment on."""
+    """A rate that holds from a moment on."""
 
     from_s: Seconds = Field(alias="from", description="when the level starts, e.g. 10s; the first at 0s")
     rate_per_s: float = Field(description="rows a second, e.g. 350")
 
 
 class Workload(Part):
-    """What every workload has: its kind, and how it is scaled."""
+    """The part that all workloads have: their kind, and how they are scaled."""
 
     kind: str
     rate_scale: float = Field(1.0, description="2 doubles the number of rows; bursts stay where they are")
@@ -90,11 +90,11 @@ class Workload(Part):
         return self
 
     def generate(self, duration_s: float, seed: int) -> Arrivals:
-        """The arrivals as the generator makes them; one of a fixed length ignores the duration."""
+        """The arrivals before scaling; a workload of fixed length ignores the duration."""
         raise NotImplementedError
 
     def arrivals(self, network: Network, headroom: float, duration_s: float | None, seed: int) -> Arrivals:
-        """The arrivals of every source alike: scaled, and cut or continued in silence to the duration."""
+        """The arrivals of each source: scaled, and cut to the duration or followed by silence."""
         made = self._in_time(duration_s, seed)
         if duration_s is not None and duration_s < made.duration_s:
             made = Arrivals(made.times_s[made.times_s <= duration_s], duration_s, made.name)
@@ -185,7 +185,7 @@ class SStep(Workload):
 
 
 class SR(Workload):
-    """S_r of pham2016: 400 s of real network traffic, or a synthetic stand-in where the data is absent."""
+    """S_r of pham2016: 400 s of real network traffic, or a synthetic stand-in if the data is absent."""
 
     kind: Literal["s_r"] = "s_r"
     data_dir: str | None = Field(None, description="folder that holds lbl-tcp-400s")
@@ -195,7 +195,7 @@ class SR(Workload):
 
 
 class SelfSimilar(Workload):
-    """Bursts at every time scale, like network traffic; others for every seed."""
+    """Bursts at every time scale, like network traffic; different for every seed."""
 
     kind: Literal["self_similar"] = "self_similar"
     mean_rate_per_s: float = Field(264.0, description="mean rate, rows a second")
@@ -244,7 +244,7 @@ AnyWorkload = Annotated[
 
 
 def _first_second(path: Path) -> float:
-    """The whole second (or other unit) in which a trace begins; 0 where `read_trace` will complain."""
+    """The whole second (or other unit) in which a trace begins; 0 if `read_trace` will refuse the file."""
     try:
         with path.open("rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"

@@ -1,4 +1,4 @@
-"""Arrival traces: the `Arrivals` every workload is, trace files, and scaling to a wanted rate."""
+"""Arrivals, the form of every workload; trace files; and scaling to a wanted rate."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
-# A slip of the keyboard (a rate of 1e12, bins of 1 ns) must not fill the memory: 2e8 float64 are 1.6 GB.
+# A typing error (a rate of 1e12, bins of 1 ns) must not fill the memory: 2e8 float64 are 1.6 GB.
 MAX_ARRIVALS = 200_000_000
-# About three years. Epoch stamps (1.7e9 s) are beyond it: noticed, not simulated as decades of silence.
+# About three years. Epoch stamps (1.7e9 s) are beyond it, so they are refused, not simulated as silence.
 MAX_TIME_S = 1e8
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -32,7 +32,7 @@ class Arrivals:
     Attributes:
         times_s: Sorted arrival times within [0, duration_s]; a private, read-only copy.
         duration_s: Length of the workload, which may go on after the last arrival.
-        name: What to call it in tables and plots.
+        name: Name of the workload in tables and plots.
     """
 
     times_s: Floats
@@ -136,7 +136,7 @@ def read_trace(
 
     A file has one arrival time in seconds per line, or lines `second,count` (a header is allowed), whose
     arrivals are spread evenly over the second; so are times that are all whole seconds. Blank lines and
-    lines starting with # are skipped. The trace lasts to the end of its last second; of the last unit, where
+    lines starting with # are skipped. The trace lasts to the end of its last second, or of its last unit if
     the file counts in another unit.
 
     Args:
@@ -174,7 +174,7 @@ def read_trace(
 
 
 def _spread_whole_seconds(times: Floats) -> Floats:
-    """Times logged in whole seconds hide when in the second rows came: spread them, or all come at once."""
+    """Spreads times that were logged in whole seconds over their second; else all rows would come at once."""
     if (times != np.floor(times)).any():
         return times
     _, first, counts = np.unique(times, return_index=True, return_counts=True)
@@ -209,7 +209,7 @@ def _content(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of data among a file's lines, which are kept for the line number in an error."""
+    """The data rows of a file; all lines are kept, so that an error can name the line number."""
 
     path: Path
     lines: list[bytes]

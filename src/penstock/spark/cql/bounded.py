@@ -1,4 +1,4 @@
-"""Queries over streams that end: their tuples lie in logs, and are read in micro-batches of a chosen size."""
+"""Queries over streams that end: their tuples are in logs, and are read in micro-batches of a chosen size."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from penstock.spark.cql.feeds import Feed
 from penstock.spark.cql.relation import changes_of
 from penstock.spark.cql.rows import rows_of
 from penstock.spark.cql.windows import family_windows_of, windows_of
-from penstock.spark.error_text import told
+from penstock.spark.error_text import errors_in_one_line
 from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
 
 HEARTBEAT_BATCHES = 2
-"""Micro-batches at the end that only move the time on: in a chain of operators each closes a batch later."""
+"""Micro-batches at the end that only advance the time: in a chain, each operator closes a batch later."""
 AFTER_US = 2000
-"""The watermark ends so little after the last instant (a millisecond is taken off it)."""
+"""The watermark ends this much after the last instant (Spark takes a millisecond off it)."""
 AHEAD_US = 604_800_000_000
-"""A week, by which times are ahead of instants where Spark's watermark would take the first ones for late."""
+"""Times are ahead of instants by a week, if Spark's watermark would else take the first instants for late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Bounded:
 
     Attributes:
         spark: The session.
-        folder: For logs, checkpoints and answers.
-        feeds: By stream.
-        partitions: Of the state.
+        folder: Folder for logs, checkpoints and answers.
+        feeds: Feeds by stream.
+        partitions: Partitions of the state.
         last_us: The instant up to which answers are computed.
     """
 
@@ -62,12 +62,12 @@ class Bounded:
             return rows_of(query, self.feeds.__getitem__)
         ahead = {name: replace(feed, time="ahead") for name, feed in self.feeds.items()}
         changes = changes_of(query, ahead.__getitem__, self.partitions, AHEAD_US)
-        return changes.where(f"{INSTANT} <= {self.last_us}")  # nobody has seen what leaves a window later
+        return changes.where(f"{INSTANT} <= {self.last_us}")  # later ones are tuples leaving a window
 
     def plan(self, query: Query, mode: str) -> str:
         """Spark's physical plan of a query."""
         shown = io.StringIO()
-        with told("a query runs on Spark"), self._settings(), redirect_stdout(shown):
+        with errors_in_one_line("a query runs on Spark"), self._settings(), redirect_stdout(shown):
             self.frame(query, mode).explain()
         return shown.getvalue().strip()
 
@@ -77,12 +77,12 @@ class Bounded:
             return self._run(self.frame(query, mode))
 
     def family(self, family: Family) -> tuple[pa.Table, int]:
-        """The same of all queries of a family, by window."""
+        """The answers of all queries of a family, by window, and how many micro-batches it took."""
         with self._settings():
             return self._run(family_windows_of(self.spark, family, self.feeds.__getitem__))
 
     def _run(self, result: DataFrame) -> tuple[pa.Table, int]:
-        with told("a query runs on Spark"):
+        with errors_in_one_line("a query runs on Spark"):
             return self._ran(result)
 
     def _ran(self, result: DataFrame) -> tuple[pa.Table, int]:
@@ -100,7 +100,7 @@ class Bounded:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Of a query that starts inside: partitions of its state, and empty batches when time has moved."""
+        """Settings for a query that starts inside: partitions of the state; empty batches as time moves."""
         wanted = {
             "spark.sql.shuffle.partitions": str(self.partitions),
             "spark.sql.streaming.noDataMicroBatches.enabled": "true",
@@ -124,17 +124,17 @@ def bounded(
     until_us: int | None = None,
     keep: Path | None = None,
 ) -> Iterator[Bounded]:
-    """Streams of these tuples, in logs of their own.
+    """Streams of the given tuples, in logs of their own.
 
     Args:
         spark: The session.
-        tuples: By stream, `_instant` in microseconds and the stream's columns, in the order of instants; of a
-            relation with `_sign`, see `penstock.cql.datafiles`.
-        partitions: Of the logs, which get tuples in turn, and of the state.
-        batches: Micro-batches that reading them takes at the least.
-        until_us: The instant up to which answers are computed; the last one of a tuple by default.
-        keep: A folder for logs, checkpoint and answer, in which a run that was killed is gone on with.
-            Without it they are removed at the end.
+        tuples: By stream, `_instant` in microseconds and the stream's columns, in the order of instants; for
+            a relation also `_sign`, see `penstock.cql.datafiles`.
+        partitions: Partitions of the logs, which get tuples in turn, and of the state.
+        batches: Least micro-batches in which the tuples are read.
+        until_us: The instant up to which answers are computed; by default the last instant of a tuple.
+        keep: A folder for logs, checkpoint and answer, from which a killed run can be continued. Without it
+            these files are removed at the end.
     """
     folder = keep or Path(tempfile.mkdtemp(prefix="penstock-cql-"))
     try:
@@ -168,7 +168,7 @@ def _write(stream: Path, rows: pa.Table, partitions: int) -> None:
 
 
 def _disorder_us(table: pa.Table, partitions: int) -> int:
-    """How far apart in time rows are that partitions, read alike, may have in one batch and in the next."""
+    """Most time between a row of one batch and an earlier row of the next, if partitions are read evenly."""
     instants, apart = table.column(INSTANT_COLUMN).to_numpy(), 2 * partitions
     if len(instants) <= apart:
         return int(np.ptp(instants)) if len(instants) else 0
@@ -176,7 +176,7 @@ def _disorder_us(table: pa.Table, partitions: int) -> int:
 
 
 def _with_heartbeats(table: pa.Table, end_us: int, beats: int, partitions: int) -> pa.Table:
-    """A stream's rows, numbered, and so many more that only move the time on, or that fill up partitions."""
+    """A stream's rows, numbered, with further rows that only advance the time, or fill up partitions."""
     count, extra = table.num_rows, beats + (-table.num_rows) % partitions
     at = np.concatenate([table.column(INSTANT_COLUMN).to_numpy(), np.full(extra, end_us)]).astype(np.int64)
     heartbeat = np.arange(count + extra) >= count
@@ -194,8 +194,9 @@ def _with_heartbeats(table: pa.Table, end_us: int, beats: int, partitions: int) 
 
 
 def _filling(kind: pa.DataType, count: int) -> pa.Array:
-    """Values of rows that nobody sees; not NULL, as Spark drops rows without a join's key before it looks at
-    their time."""
+    """Values of heartbeat rows. They are not NULL: Spark drops rows without a join's key before it looks at
+    their time.
+    """
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.array([""] * count, kind)
     nothing = Decimal(0) if pa.types.is_decimal(kind) else False if pa.types.is_boolean(kind) else 0

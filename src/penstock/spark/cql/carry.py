@@ -1,7 +1,7 @@
-"""Rows on their way between Spark and the engine, and the engine's tables in Spark's state.
+"""Converts rows between Spark and the engine, and the engine's tables to and from Spark's state.
 
-Spark hands rows of a group over as pandas frames, where whole numbers with a NULL among them become floats.
-So NULLs travel as bits of a number beside the values, and times as numbers.
+Spark hands over rows of a group as pandas frames, in which whole numbers become floats if one is NULL. So
+NULLs travel as bits of a number beside the values, and times travel as numbers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.cql.engine.vector import arrow_type
 from penstock.cql.meaning.plan import Base, Column, Plan
 
 LEAF, BUCKET, NULLS = "_leaf", "_bucket", "_nulls"
-"""Columns of the rows that go to the engine, beside those of the leaves, `INSTANT`, `ORDER` and `TIME`: which
-leaf, who computes it, and which columns are NULL. Where there are relations, `SIGN` is among them."""
+"""Columns of the rows that go to the engine, beside columns of the leaves, `INSTANT`, `ORDER` and `TIME`: the
+row's leaf, the bucket that computes it, and which columns are NULL. Rows of relations also have `SIGN`."""
 BITS = 63
-"""NULLs that one number tells of."""
+"""Number of columns whose NULLs fit into one number."""
 
 _AS_NUMBER = {
     "TINYINT": "CAST({} AS BIGINT)",
@@ -47,8 +47,8 @@ _WITH_NULL = {
 }
 
 
-def carried(column: Column) -> tuple[str, str]:
-    """The Spark SQL that makes of a column's text what travels (with {} for the text), and its type."""
+def carried_form(column: Column) -> tuple[str, str]:
+    """Spark SQL of the form in which a column travels, with {} for the column, and the type of that form."""
     if column.type not in _AS_NUMBER:
         return "{}", column.type
     number, zero = _AS_NUMBER[column.type], "0.0D" if column.type in ("FLOAT", "DOUBLE") else "0L"
@@ -56,12 +56,12 @@ def carried(column: Column) -> tuple[str, str]:
 
 
 def null_names(count: int) -> list[str]:
-    """Names of the numbers that tell which of so many columns are NULL."""
+    """Names of the numbers whose bits say which of `count` columns are NULL."""
     return [f"{NULLS}{i}" for i in range(-(-count // BITS))]
 
 
 def null_bits(texts: Sequence[str]) -> list[str]:
-    """Spark SQL of those numbers, for columns given as SQL."""
+    """Spark SQL of the numbers of `null_names`, for columns given as SQL."""
     made = []
     for first in range(0, len(texts), BITS):
         bits = [f"IF({text} IS NULL, {1 << i}L, 0L)" for i, text in enumerate(texts[first : first + BITS])]
@@ -70,7 +70,7 @@ def null_bits(texts: Sequence[str]) -> list[str]:
 
 
 def received(frames: Iterable[pd.DataFrame], leaves: Sequence[Plan]) -> list[Changes]:
-    """What came for each leaf."""
+    """The changes that came for each leaf."""
     parts: list[list[pa.Table]] = [[] for _ in leaves]
     for frame in frames:
         which = frame[LEAF].to_numpy()
@@ -108,18 +108,18 @@ def _changes(parts: Sequence[pa.Table], leaf: Plan) -> Changes:
 
 
 def sent(changes: Changes) -> pd.DataFrame:
-    """Changes as Spark takes them, in types that have a NULL."""
+    """Changes as a frame for Spark, with column types that have a NULL."""
     return changes.to_table().to_pandas(types_mapper=_WITH_NULL.get)
 
 
 def answer_schema(plan: Plan) -> str:
-    """The DDL of what `sent` gives."""
+    """The DDL of the frames of `sent`."""
     columns = [f"{column.name} {column.type}" for column in plan.columns]
     return ", ".join([*columns, f"{INSTANT} BIGINT", f"{SIGN} BIGINT"])
 
 
 def packed(tables: Sequence[pa.Table]) -> bytes:
-    """Tables as bytes: each with its length before it."""
+    """Tables as bytes: each table has its length before it."""
     return b"".join(_framed(table) for table in tables)
 
 
@@ -132,7 +132,7 @@ def _framed(table: pa.Table) -> bytes:
 
 
 def unpacked(data: bytes) -> Iterator[pa.Table]:
-    """The tables that were packed."""
+    """The tables in bytes of `packed`."""
     place = 0
     while place < len(data):
         (length,) = struct.unpack_from("<q", data, place)

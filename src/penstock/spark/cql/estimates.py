@@ -20,14 +20,14 @@ WINDOW = "_window"
 def estimates_of(query: Query, feeds: Feeds) -> DataFrame:
     """A query's results by window: each aggregate with its error, low and high, `sic` and `interval`.
 
-    `sic` is there where the feed has `_kept`, and is what it is by windows without estimates.
+    If the feed has `_kept`, there is a column `sic`, the same as for windows without estimates.
 
     Args:
-        query: What to compute.
-        feeds: Gives the stream, which keeps `penstock.ESTIMATE`.
+        query: The query to compute.
+        feeds: Gives the stream, which must keep `penstock.ESTIMATE`.
 
     Raises:
-        CqlError: It is not of a form that can be estimated; see `penstock.cql.analysis.estimating`.
+        CqlError: The query has no form that can be estimated; see `penstock.cql.analysis.estimating`.
     """
     wanted = estimated(query)
     window = wanted.window.window

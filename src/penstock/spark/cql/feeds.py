@@ -1,4 +1,4 @@
-"""Streams as Spark reads them, and the rows of a plan's leaves: what needs no state is plain Spark SQL."""
+"""Streams as Spark reads them, and the rows of a plan's leaves: plain Spark SQL, as they need no state."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Feed:
 
     Attributes:
         rows: A streaming DataFrame.
-        columns: Its columns that are the stream's, in the stream's order.
+        columns: Columns of the DataFrame that are the stream's, in the stream's order.
         time: The column with a row's instant, a timestamp.
-        order: Spark SQL of a number by which rows of one instant are in order.
-        lateness_ms: How far behind the newest row others may come; what comes later is dropped. `None` for
-            a relation whose changes are never late, and that no answer waits for.
+        order: Spark SQL of a number that orders rows of one instant.
+        lateness_ms: How far a row may be behind the newest row; later rows are dropped. `None` for a
+            relation whose changes are never late, and for which no answer waits.
         heartbeat: A column that is true in rows that only say how late it is; `None` if there are none.
-        kept: Other columns of the rows, which stay beside the stream's where tuples are given one by one.
-        sign: Of a relation: Spark SQL of 1 for a row that inserts, -1 for one that deletes; rows for which it
-            is NULL are left out.
+        kept: Further columns of the rows, which stay beside the stream's columns if tuples are given singly.
+        sign: For a relation, Spark SQL that is 1 for a row that inserts, -1 for a row that deletes. Rows for
+            which it is NULL are left out.
     """
 
     rows: DataFrame
@@ -47,17 +47,17 @@ class Feed:
 
 
 Feeds = Callable[[str], Feed]
-"""Gives the feed of a stream; a plan that reads it twice asks twice."""
+"""Gives the feed of a stream; a plan that reads a stream twice asks twice."""
 
 
 def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = True) -> DataFrame:
-    """A leaf's tuples, with `_time`, their order, and what their feed keeps.
+    """A leaf's tuples, with `_time`, their order, and the further columns of their feed.
 
     Args:
-        leaf: Which.
+        leaf: The leaf.
         feeds: Gives the streams.
         members: The family's queries.
-        watermarked: Whether what is made of them goes by the watermark.
+        watermarked: Whether later operators use the watermark.
     """
     if isinstance(leaf, Scan):
         return scanned(leaf, feeds(leaf.stream), watermarked)
@@ -75,8 +75,8 @@ def leaf_rows(leaf: Plan, feeds: Feeds, members: Members, watermarked: bool = Tr
 
 
 def scanned(leaf: Scan | Base, feed: Feed, watermarked: bool = True) -> DataFrame:
-    """The rows of a stream, see `leaf_rows`; of a relation its changes, with their sign as `_d`."""
-    # the watermark is of a column of its own: those of the stream stay without
+    """The rows of a stream, see `leaf_rows`; for a relation its changes, with their sign as `_d`."""
+    # the watermark is on a column of its own, so that the stream's columns have none
     columns = [
         F.col(f"`{name}`").cast(column.type).alias(column.name)
         for name, column in zip(feed.columns, leaf.columns, strict=True)

@@ -1,4 +1,4 @@
-"""The queries of a family, as a small table of their constants with which Spark joins rows."""
+"""The queries of a family: a small table of their constants, which Spark joins with rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.streams.files import replace_text
 def write_members(file: Path, family: Family) -> None:
     """Writes the table of a family's queries, whole or not at all.
 
-    A streaming query that reads it (`Members(..., file)`) has these queries from its next micro-batch on.
+    A streaming query that reads the table (`Members(..., file)`) has these queries from its next micro-batch.
     """
     names = [QUERY, *(f"{PARAMETER}{i}" for i in range(len(family.shape.types)))]
     rows = [dict(zip(names, (name, *values), strict=True)) for name, values in family.members.items()]
@@ -30,24 +30,24 @@ def write_members(file: Path, family: Family) -> None:
 
 
 def after_watermark(condition: str, time: str) -> str:
-    """A condition that Spark does not evaluate before the watermark, since that goes by the time of all rows.
+    """Rewrites a condition so that Spark evaluates it after the watermark, which needs the time of all rows.
 
-    Spark moves conditions below the watermark unless they have its column. A stream of which nobody wants a
-    row for a while would keep its windows open.
+    Spark moves a condition below the watermark unless the condition has the watermark's column. If no row of
+    a stream then fulfilled the condition for a while, windows would stay open.
     """
     return f"CASE WHEN {time} IS NULL THEN FALSE ELSE {condition} END"
 
 
 class Members:
-    """What to do with expressions that may have parameters.
+    """Applies expressions that may have parameters, whose values differ between the queries of a family.
 
-    Rows without a `query` column are for all of them. A condition with parameters gives each row to the
+    Rows without a `query` column are for all queries. A condition with parameters gives each row to the
     queries whose constants fulfil it; equalities are looked up in a hash table.
 
     Args:
         spark: The session.
-        family: Its queries; `None` for a query by itself, which has no parameters.
-        file: From `write_members`, if queries may come and go while it runs; executors must reach it.
+        family: The family; `None` for a single query, which has no parameters.
+        file: File of `write_members`, if queries may come and go during the run; executors must reach it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Members:
             rows = [(name, *constants) for name, constants in family.members.items()]
             self._table = spark.createDataFrame(rows, schema)
         else:
-            # Spark lists a plan's files once, but reads one of several lines anew, and whole, in every batch
+            # Spark lists a plan's files once, but reads a multi-line file again, and whole, in every batch
             reader = spark.read.schema(schema).option("multiLine", True).option("mode", "FAILFAST")
             self._table = reader.json(file.as_uri())
 
@@ -69,9 +69,9 @@ class Members:
         """The rows that fulfil a condition.
 
         Args:
-            rows: Which.
-            condition: Over their columns.
-            time: The column with the watermark, where a stream's own rows are chosen; see `after_watermark`.
+            rows: The rows to choose from.
+            condition: A condition over the columns of the rows.
+            time: The column with the watermark, if the rows are a stream's own; see `after_watermark`.
         """
         terms = list(conjuncts(condition))
         for term in terms:
@@ -89,7 +89,7 @@ class Members:
     def select(
         self, rows: DataFrame, columns: Sequence[Column], items: Sequence[exp.Expr], *kept: str
     ) -> DataFrame:
-        """Expressions over rows as these columns, beside those that stay."""
+        """Computes columns from expressions over rows, beside columns that stay."""
         if parameters_in(items):
             rows = self._with_constants(rows)
         made = [
@@ -99,7 +99,7 @@ class Members:
         return rows.select(*made, *kept, *self.of(rows))
 
     def unite(self, plan: UnionAll, sides: Sequence[DataFrame], *kept: str) -> DataFrame:
-        """The rows of both sides in the columns of their union, beside those that stay."""
+        """The rows of both sides in the columns of their union, beside columns that stay."""
         if any(map(self.of, sides)):
             sides = [self.for_all(rows) for rows in sides]
         alike = []
@@ -118,14 +118,14 @@ class Members:
 
     @staticmethod
     def of(rows: DataFrame) -> list[str]:
-        """The column that tells whose rows are, if it is there."""
+        """The column that says for which query a row is, if the rows have it."""
         return [QUERY] if QUERY in rows.columns else []
 
     def for_all(self, rows: DataFrame) -> DataFrame:
-        """Rows with the query that each is for: those that are for all of them, once for each.
+        """Rows with the query that each row is for; a row that is for all queries comes once for each.
 
-        What the state still has of a query that is no member any more is left out. (By an inner join: Spark
-        moves a semi-join below the state.)
+        Rows that the state still has of a former member are left out. (By an inner join, because Spark moves
+        a semi-join below the state.)
         """
         names = F.broadcast(self._table.select(QUERY))
         return rows.join(names, QUERY) if QUERY in rows.columns else rows.join(names)

@@ -1,8 +1,8 @@
 """The exact answer of a query on Spark, as a stream of changes: tuples that come (+1) and leave (-1).
 
-Rows are dropped and changed by Spark itself, as far as that needs no state. The rest of the plan runs in the
-engine, inside Spark's state store: a step a micro-batch, up to the watermark, in as many buckets as the plan
-can be spread over. What is after the watermark waits in the state.
+Spark itself drops and changes rows, as far as that needs no state. The rest of the plan runs in the engine,
+inside Spark's state store: one step a micro-batch, up to the watermark, in as many buckets as the plan can be
+spread over. Rows after the watermark wait in the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.spark.cql.carry import (
     BUCKET,
     LEAF,
     answer_schema,
-    carried,
+    carried_form,
     null_bits,
     null_names,
     packed,
@@ -40,23 +40,23 @@ from penstock.streams.protocol import KEPT
 
 STATE = "tables BINARY"
 NEVER_LATE = "TIMESTAMP '2262-01-01 00:00:00'"
-"""The time of changes that nobody waits for, as Spark sees it: they count when they come. Pandas has hardly a
-later one."""
+"""Spark's time for changes of relations for which no answer waits: such changes count when they come. Pandas
+has hardly any later time."""
 BUCKETS = 8
-"""Parts over which the state is spread, where it can be. One number for all machines: a run that goes on from
-a checkpoint on another one must find the state of a key where it was left."""
+"""Number of parts over which the state is spread, if it can be. It is the same on all machines: a run that
+continues on another machine must find the state of a key in the same part."""
 Step = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
 
 
 def changes_of(query: Query, feeds: Feeds, buckets: int = BUCKETS, ahead_us: int = 0) -> DataFrame:
     """A query's changes: its columns, `_t` (microseconds) and `_d` (+1 comes, -1 leaves).
 
-    Where the feeds say which part of their rows was admitted, `sic` stands behind them.
+    If the feeds say which fraction of their rows was admitted, the last column is `sic`.
 
     Args:
-        query: What to compute.
+        query: The query to compute.
         feeds: Gives the streams.
-        buckets: Over how many parts the state is spread, where it can be. It must stay as it is for a
+        buckets: Number of parts over which the state is spread, if it can be. It must not change for a
             checkpoint.
         ahead_us: How far the streams' times are ahead of instants: Spark takes rows of the first moment of
             1970 for late.
@@ -77,15 +77,15 @@ def changes_of(query: Query, feeds: Feeds, buckets: int = BUCKETS, ahead_us: int
 
 
 def _known_at_once(plan: Plan, feeds: Feeds, ahead_us: int) -> DataFrame:
-    """Changes of a plan that is a stream's rows, or one window by time over them."""
-    if not isinstance(plan, Windowed):  # a stream: its elements come and stay
+    """Changes of a plan that is a stream's rows, or one time window over them."""
+    if not isinstance(plan, Windowed):  # a stream, whose elements come and stay
         plan = Windowed(plan.columns, plan, Window(WindowKind.UNBOUNDED))
     rows = leaf_rows(plan.input, feeds, Members())
     window, t = plan.window, f"(unix_micros({TIME}) - {ahead_us}L)"
     comes, goes = t, f"{t} + {window.size}L"
     if window.slide is not None:
         comes, goes = (f"({text}) + pmod(-({text}), {window.slide}L)" for text in (comes, goes))
-        rows = rows.where(f"{comes} < {goes}")  # a window that slides far jumps over some
+        rows = rows.where(f"{comes} < {goes}")  # a window whose slide is longer than itself skips some rows
     made = [f"struct({comes} AS t, 1L AS d)"]
     if window.kind is not WindowKind.UNBOUNDED:
         made.append(f"struct({goes} AS t, -1L AS d)")
@@ -126,14 +126,14 @@ def _in_engine(plan: Plan, feeds: Feeds, buckets: int, ahead_us: int) -> DataFra
 
 
 def _united(streams: Sequence[DataFrame], relations: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all leaves. Changes of relations have no part in what was admitted: nobody sheds them."""
+    """The rows of all leaves. Changes of relations have no admitted fraction, because nobody sheds them."""
     admitted = bool(streams) and all(KEPT in part.columns for part in streams)
     parts = [part if admitted else part.drop(KEPT) for part in streams]
     if relations:
         parts = [part.withColumn(SIGN, F.lit(1).cast("bigint")) for part in parts]
     nothing = {KEPT: F.lit(None).cast("double")} if admitted else {}
     parts += [part.withColumns(nothing) if nothing else part for part in relations]
-    rows = parts[0]  # a stream, if there is one: the first of a union says which column has the watermark
+    rows = parts[0]  # a stream, if there is one: the first part of a union decides the watermark's column
     for part in parts[1:]:
         rows = rows.unionByName(part)
     return rows
@@ -148,11 +148,11 @@ def _to_carry(
     by: str | None,
     buckets: int,
 ) -> DataFrame:
-    """A leaf's tuples in the columns that all leaves have together."""
+    """A leaf's tuples in the columns that all leaves share."""
     mine = {column.name for column in leaf.columns}
     made = []
     for column in every:
-        text, kind = carried(column)
+        text, kind = carried_form(column)
         text = text.format(f"`{column.name}`" if column.name in mine else f"CAST(NULL AS {column.type})")
         made.append(F.expr(f"CAST({text} AS {kind})").alias(column.name))
     bits = null_bits([f"`{column.name}`" for column in leaf.columns])
@@ -171,32 +171,32 @@ def _to_carry(
 
 
 def engine_step(plan: Plan, leaves: Sequence[Plan], ahead_us: int, kept: bool = False) -> Step:
-    """What Spark calls for each bucket that got rows, or for which something is due.
+    """The function that Spark calls for each bucket with new rows, or with an expired timeout.
 
     Args:
-        plan: What to compute.
-        leaves: What is fed.
+        plan: The plan to compute.
+        leaves: The leaves that are fed with rows.
         ahead_us: How far the streams' times are ahead of instants.
-        kept: Whether rows come with the part of their like that was admitted, and changes have it, too.
+        kept: Whether rows have the column `_kept`, and changes therefore `sic`.
     """
     length_us = longest_us(plan)
 
     def step(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        # PySpark puts the frames of several buckets together, of which some may have NULLs alone
+        # PySpark concatenates the frames of several buckets, and some columns may have NULLs alone
         warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
         engine, standing = Engine(plan, leaves), Standing(len(leaves), length_us)
         if state.exists:
             tables = list(unpacked(state.get[0]))
             engine.load(tables)
             standing.load(tables)
-        # rows at the watermark or before it are late, and Spark drops them: all that are not have come
+        # Spark drops rows at the watermark or before it as late, so all rows up to it have come
         until = state.getCurrentWatermarkMs() * 1000 + 1 - ahead_us
         frames = list(frames)
         changed = engine.step(received(frames, leaves), until)
         given = sent(changed)
         if kept:
             for frame in frames:
-                shed = frame[frame[KEPT].notna()]  # changes of relations have none
+                shed = frame[frame[KEPT].notna()]  # changes of relations have no `_kept`
                 standing.add(*(shed[name].to_numpy() for name in (LEAF, INSTANT, KEPT)))
             given[KEPT] = standing.sic(changed.at)
             standing.forget(until)

@@ -1,4 +1,4 @@
-"""The tuples themselves, one by one: queries that only drop and change tuples of one stream."""
+"""Queries whose answer is single tuples: they only drop and change tuples of one stream."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock.streams.protocol import KEPT
 
 
 def rows_of(query: Query, feeds: Feeds) -> DataFrame:
-    """A query's tuples under its names, with what their feed says to keep; `_kept` alone is called `sic`.
+    """A query's tuples under its names, with the further columns of their feed; `_kept` becomes `sic`.
 
     Raises:
-        CqlError: It does more than to drop and change tuples one by one.
+        CqlError: The query does more than drop and change tuples one by one.
     """
     plan = tuple_by_tuple(query.plan)
     rows = leaf_rows(plan, feeds, Members(), watermarked=False)

@@ -1,4 +1,4 @@
-"""What changes stand on: the part of the rows that was admitted, of those in the longest window then."""
+"""SIC of changes: which fraction of the rows in the longest window was admitted at each instant."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SCHEMA = pa.schema(
 )
 
 LONG_AGO = np.iinfo(np.int64).min
-"""Where rows are that every window without an end has."""
+"""Instant at which old rows are added up if windows have no end: every window then holds them."""
 
 
 def longest_us(plan: Plan) -> int | None:
-    """How long ago a row may have come that the answer still stands on; `None` for any time."""
+    """Longest time for which a row can influence an answer; `None` if there is no limit."""
     longest = 0
     for each in plan.inputs:
         below = longest_us(each)
@@ -35,11 +35,11 @@ def longest_us(plan: Plan) -> int | None:
 
 
 class Standing:
-    """Rows by leaf and instant: how many there are, and for how many they stand.
+    """By leaf and instant: the number of admitted rows, and the number of rows they represent.
 
     Args:
-        leaves: How many there are.
-        length_us: From `longest_us`.
+        leaves: Number of leaves.
+        length_us: Result of `longest_us`.
     """
 
     def __init__(self, leaves: int, length_us: int | None) -> None:
@@ -47,7 +47,7 @@ class Standing:
         self._table = _SCHEMA.empty_table()
 
     def add(self, leaf: Ints, at: Ints, kept: FloatArray) -> None:
-        """Rows have come, of each of which a part of its like was kept."""
+        """Adds rows that have come; `kept` is the fraction of each row's grant that was kept."""
         if not len(at):
             return
         old = self._table
@@ -64,9 +64,11 @@ class Standing:
         self._table = pa.table([pa.array(c) for c in columns], schema=_SCHEMA)
 
     def sic(self, at: Ints) -> FloatArray:
-        """At each instant the part that was admitted of the rows since the longest window began; of several
-        leaves the mean. 1 where there are no rows."""
-        total, heard = np.zeros(len(at)), np.zeros(len(at))
+        """At each instant, the admitted fraction of the rows since the longest window began.
+
+        With several leaves the mean over the leaves; 1 if there are no rows.
+        """
+        total, counted = np.zeros(len(at)), np.zeros(len(at))
         for leaf in range(self._leaves):
             mine = self._table.filter(pa.array(self._table["leaf"].to_numpy() == leaf))
             instants = mine["at"].to_numpy()
@@ -80,11 +82,11 @@ class Standing:
             count = rows[last] - rows[first]
             here = last > first
             total[here] += count[here] / (stood_for[last] - stood_for[first])[here]
-            heard += here
-        return np.where(heard > 0, total / np.maximum(heard, 1.0), 1.0)
+            counted += here
+        return np.where(counted > 0, total / np.maximum(counted, 1.0), 1.0)
 
     def forget(self, until: int) -> None:
-        """Nothing before an instant is asked about any more: what no window has is left out or added up."""
+        """Removes or adds up rows that only windows before an instant need."""
         leaf, at = self._table["leaf"].to_numpy(), self._table["at"].to_numpy()
         if self._length_us is not None:
             self._table = self._table.filter(pa.array(at >= until - self._length_us))
@@ -96,6 +98,6 @@ class Standing:
         return self._table
 
     def load(self, tables: Sequence[pa.Table]) -> None:
-        """Goes on from what was saved last among these, if that is there."""
+        """Restores the table of `save` if it is the last of these tables."""
         if tables and tables[-1].schema.names == _SCHEMA.names:
             self._table = tables[-1]

@@ -13,13 +13,13 @@ from penstock.cql.meaning.types import KEPT
 TIME = "_time"
 """The column with a tuple's instant, which has the watermark."""
 DRAWS = 1_000_000
-"""To so many different fractions KEPT is exact."""
+"""KEPT is exact to this many different fractions."""
 
 
 def spark_sql(node: exp.Expr, column: Column | None = None) -> str:
-    """An expression over a plan's columns as Spark's SQL has it, cast to the type of a column if given one.
+    """An expression over a plan's columns in Spark SQL, cast to the type of a column if one is given.
 
-    A division by zero is NULL, where Spark's default is an error.
+    A division by zero gives NULL; Spark's default is an error.
     """
     text: str = _spark(node).sql(dialect="spark")
     return text if column is None else f"CAST({text} AS {column.type})"
@@ -30,7 +30,7 @@ def _spark(node: exp.Expr) -> exp.Expr:
 
 
 def _as_spark(node: exp.Expr) -> exp.Expr:
-    # what is inside of a node that is replaced is not looked at again: so it is done first
+    # the inside of a replaced node is not visited again, so it is converted first
     if isinstance(node, exp.Anonymous) and str(node.this).upper() == KEPT:
         place = place_of(node)
         return _kept(0 if place is None else place.start, *(_spark(e).sql("spark") for e in node.expressions))
@@ -40,7 +40,7 @@ def _as_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, WholeDiv):
         texts = [_spark(side).sql("spark") for side in (node.this, node.expression)]
         return exp.Var(this=f"({texts[0]} div nullif({texts[1]}, 0L))")
-    if isinstance(node, exp.Cast):  # NULL for what no whole number is
+    if isinstance(node, exp.Cast):  # NULL for a value that cannot be cast
         return exp.TryCast(this=_spark(node.this), to=node.to.copy())
     if isinstance(node, exp.Mod):
         sides = [_spark(side) for side in (node.this, node.expression)]
@@ -51,9 +51,9 @@ def _as_spark(node: exp.Expr) -> exp.Expr:
 
 
 def _kept(salt: int, fraction: str, window_s: str | None = None) -> exp.Expr:
-    """A tuple's place in its stream decides, or its window: the same are kept when a batch is run again.
+    """Decides by a tuple's place in its stream, or by its window: a batch that is run again keeps the same.
 
-    The salt tells the calls of a text apart: two drops of a half, one after the other, leave a quarter.
+    The salt makes the calls of a text independent: two drops of a half, one after the other, leave a quarter.
     """
     drawn = f"{TIME}, {ORDER}"
     if window_s is not None:

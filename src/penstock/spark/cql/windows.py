@@ -1,8 +1,8 @@
 """Each window's result once, when it closes: Spark's own windows, in append mode.
 
-A query over windows by time is a plain Spark plan here, with `window_start` and `window_end` beside its
-columns, and `sic` where its feeds say which part of their rows was admitted. A window has the tuples from its
-start until before its end, and closes when the watermark passes it.
+A query over time windows is a plain Spark plan here, with `window_start` and `window_end` beside its columns,
+and `sic` if its feeds say which fraction of their rows was admitted. A window has the tuples from its start
+until before its end, and closes when the watermark passes its end.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def windows_of(query: Query, feeds: Feeds) -> DataFrame:
     """A query's results by window: `window_start`, `window_end` and its columns.
 
     Args:
-        query: What to compute.
+        query: The query to compute.
         feeds: Gives the streams.
 
     Raises:
-        CqlError: Its windows do not close; see `penstock.cql.analysis.windowing`.
+        CqlError: The query's windows do not close; see `penstock.cql.analysis.windowing`.
     """
     plan = closing_windows(query.plan)
     return _named(Compiler(feeds, Members()).rows(plan), plan, query.names)
@@ -54,13 +54,13 @@ def windows_of(query: Query, feeds: Feeds) -> DataFrame:
 def family_windows_of(
     spark: SparkSession, family: Family, feeds: Feeds, file: Path | None = None
 ) -> DataFrame:
-    """The results of all queries of a family: `query` has the name of the one that a row is for.
+    """The results of all queries of a family; column `query` has the name of the query that a row is for.
 
     Args:
         spark: The session.
-        family: What to compute.
+        family: The family to compute.
         feeds: Gives the streams.
-        file: With the table of its queries, read anew in each micro-batch; see `write_members`.
+        file: File with the table of the family's queries, read again in each micro-batch; `write_members`.
     """
     members, plan = Members(spark, family, file), closing_windows(family.shape.plan)
     made = members.for_all(Compiler(feeds, members).rows(plan))
@@ -80,7 +80,7 @@ def window_columns(window: str) -> list[SparkColumn]:
 
 
 def kept_column(rows: DataFrame) -> list[str]:
-    """The column with the part of the rows that was admitted, where a feed has it."""
+    """The column `_kept`, if the rows have it."""
     return [KEPT] if KEPT in rows.columns else []
 
 
@@ -96,8 +96,7 @@ class Compiler:
         self._feeds, self._members = feeds, members
 
     def rows(self, plan: Plan) -> DataFrame:
-        """The tuples of a plan with the window that they are in, and the query that they are for, if they are
-        not for all of the family."""
+        """The tuples of a plan with their window; also with their query, if not for the whole family."""
         if isinstance(plan, Windowed):
             window = F.window(TIME, micros(plan.window.size), micros(plan.window.slide or plan.window.size))
             rows = leaf_rows(plan.input, self._feeds, self._members)
@@ -111,7 +110,7 @@ class Compiler:
         if isinstance(plan, Aggregate):
             aggregates = zip(plan.columns[len(plan.keys) :], plan.aggregates, strict=True)
             made = [_aggregate(each).cast(column.type).alias(column.name) for column, each in aggregates]
-            # each row that is there stands for 1 / kept of them
+            # each row represents 1 / kept rows
             made += [F.expr(f"count(*) / sum(1 / {name})").alias(name) for name in kept_column(inputs[0])]
             return inputs[0].groupBy(WINDOW, *Members.of(inputs[0]), *plan.keys).agg(*made)
         if isinstance(plan, Distinct):
@@ -145,7 +144,7 @@ def _aggregate(each: Aggregation) -> SparkColumn:
     columns = [F.col(name) for name in each.arguments]
     if each.function == "COUNT":
         return F.count(columns[0] if columns else F.lit(1))
-    if each.function == "TOP":  # equal ones by what is shown, as in relation mode
+    if each.function == "TOP":  # ties are ordered by the shown value, as in relation mode
         shown, by = columns[0], columns[-1]
         both = F.when(shown.isNotNull() & by.isNotNull(), F.struct(by, shown))
         return F.max_by(shown, both, each.k)

@@ -1,1 +1,1 @@
-"""Beside a user's queries in the driver: `attach`, the agent, listeners."""
+"""The part of Penstock that runs in the driver, beside a user's queries: `attach`, the agent, listeners."""

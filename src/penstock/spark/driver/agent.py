@@ -1,4 +1,4 @@
-"""The driver's side of the control plane: its process, and what only the driver can see of its queries."""
+"""The driver's side of the control plane: its process, and facts of queries that only the driver can see."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from penstock.control.decide.observing import ClassPlant
 from penstock.control.state.classes import govern
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.record.rundir import check_new
-from penstock.spark.driver.dropped import Dropped, ProgressListener
 from penstock.spark.driver.stages import StageListener
+from penstock.spark.driver.watermark_losses import Dropped, ProgressListener
 from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
 from penstock.vocabulary.errors import PenstockError, UnmetError
 
@@ -36,19 +36,19 @@ _log = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
 """A control plane that starts this slowly is stuck; on a busy machine it takes a few seconds."""
 SILENT_S, PING_TIMEOUT_S, LEAST_PINGS = 10.0, 1.0, 5
-"""A control plane that lives but has not answered for so long, nor so many pings, is replaced."""
+"""A control plane that lives is replaced after `SILENT_S` without an answer to `LEAST_PINGS` pings."""
 LOOK_EVERY_S = 0.5
 TELL_TIMEOUT_S, REPORT_TIMEOUT_S = 0.2, 1.0
-"""So long Spark's events wait for an answer, and its reports on micro-batches: these have their own queue,
-and are told once."""
+"""How long a listener waits for the control plane's answer: to a Spark event, and to a report on a
+micro-batch. Reports may wait longer, because they have a queue of their own and are sent once."""
 LAST_REPORTS_MS = 2000
-"""So long the end waits for Spark's reports on the last micro-batches: they come from a queue."""
+"""How long `close` waits for Spark's reports on the last micro-batches, which come from a queue."""
 
 
 def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
     """The governed sources of a query or of a result, from the options in its analysed plan.
 
-    A DataFrame that is united with itself is one source to Spark, one that is joined with itself is two.
+    To Spark, a DataFrame united with itself is one source, and a DataFrame joined with itself is two.
     """
     if isinstance(query, DataFrame):
         leaves = query._jdf.queryExecution().analyzed().collectLeaves()
@@ -70,7 +70,7 @@ def tokens_of(query: StreamingQuery) -> set[str]:
 
 
 def closes_windows(query: StreamingQuery) -> bool:
-    """Whether answers wait for the watermark: an aggregate over event time, sent out once it is closed."""
+    """Whether answers wait for the watermark: windows are sent out once they are closed."""
     execution = query._jsq.streamingQuery()
     if str(execution.outputMode().toString()) != "Append":
         return False
@@ -79,23 +79,23 @@ def closes_windows(query: StreamingQuery) -> bool:
 
 
 def _readers_of(query: StreamingQuery) -> list[str]:
-    """Readers of a query, from the offsets of its last batch; none before its first."""
+    """Readers of a query, from the offsets of its last batch; none before the first batch."""
     offsets = query._jsq.streamingQuery().availableOffsets().values().toSeq()
     found = [json.loads(offsets.apply(i).json()) for i in range(offsets.size())]
     return [offset["reader"] for offset in found if isinstance(offset, dict) and FORMAT_NAME in offset]
 
 
 class Agent:
-    """A thread in the driver that looks after what needs it: triggers, windows, a control plane that died."""
+    """A thread in the driver: watches triggers and windows of queries, and replaces a dead control plane."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._known: set[str] = set()
         self._tokens: dict[str, list[str]] = {}
-        """By run of a query that is governed, its tokens."""
-        self._told = True
-        """Whether the control plane knows what was changed since the start."""
-        # Spark calls the two from threads of their own
+        """Tokens of each governed query, by its run."""
+        self._is_up_to_date = True
+        """Whether the control plane has the changes that were made since the start."""
+        # Spark calls the two listeners from two threads, so each has a line of its own
         self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
         self._other_line = ControlClient(flow.address, REPORT_TIMEOUT_S)
         self._listeners = (
@@ -107,14 +107,14 @@ class Agent:
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more; what Spark reports is still passed on."""
+        """Stops watching queries; Spark's reports are still passed on."""
         self._stop.set()
         self._thread.join(10)
 
     def close(self) -> None:
-        """Listens no more, once the reports on what has ended are there."""
+        """Stops listening, after the reports on the last micro-batches have come."""
         if (context := self._flow.spark.sparkContext._jsc) is not None:  # else Spark was stopped before
-            with suppress(Py4JError):  # another listener takes longer
+            with suppress(Py4JError):  # the time is up, because another listener is slow
                 context.sc().listenerBus().waitUntilEmpty(LAST_REPORTS_MS)
         for listener in self._listeners:
             listener.stop()
@@ -122,37 +122,37 @@ class Agent:
         self._other_line.close()
 
     def _last_stage(self, run: str, batch: int | None) -> None:
-        """Tells that a batch has started its last stage; a control plane that is silent misses it."""
+        """Tells the control plane that a batch has started its last stage; a silent one misses it."""
         if tokens := self._tokens.get(run):
             with suppress(PenstockError):
                 self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
 
     def _ended(self, batch: int, rows: Dropped) -> None:
-        """Tells which grants a batch had, and what the watermark dropped of them."""
-        told = [[reader, grant, count] for (reader, grant), count in rows.items()]
+        """Tells the control plane which grants a batch had, and how many rows of each were dropped."""
+        counts = [[reader, grant, count] for (reader, grant), count in rows.items()]
         with suppress(PenstockError):
-            self._other_line.request({"op": "dropped", "batch": batch, "rows": told})
+            self._other_line.request({"op": "dropped", "batch": batch, "rows": counts})
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             try:
                 if self._flow.control is not None and self._flow.control.revive():
                     self._known.clear()
-                    self._told = False
-                if not self._told:  # tried again when the first message only finds that the old line is dead
-                    self._flow.say_again()
-                    self._told = True
+                    self._is_up_to_date = False
+                if not self._is_up_to_date:  # tried again if a message only finds that the old line is dead
+                    self._flow.resend_changes()
+                    self._is_up_to_date = True
                 self._check_queries()
             except PenstockError as error:
                 _log.warning("the control plane could not be reached: %s", error)
-            except Exception as error:  # Spark may be stopping under us; the next look tells
+            except Exception as error:  # Spark may be stopping; the next look will show
                 _log.debug("the agent's look failed: %r", error)
 
     def _check_queries(self) -> None:
-        """Refuses what cannot be governed, and tells whose answers are windows."""
+        """Refuses queries that cannot be governed, and tells the control plane which ones close windows."""
         active = list(self._flow.spark.streams.active)
-        for gone in self._tokens.keys() - {query.runId for query in active}:
-            del self._tokens[gone]
+        for ended_run in self._tokens.keys() - {query.runId for query in active}:
+            del self._tokens[ended_run]
         for query in active:
             if query.runId in self._known:
                 continue
@@ -166,7 +166,7 @@ class Agent:
                 self._known.add(query.runId)
 
     def _forbid(self, query: StreamingQuery, active: list[StreamingQuery], refusal: dict[str, str]) -> bool:
-        """Lets the query's next question fail; returns whether its readers are known by which to do so."""
+        """Lets the query's next question fail; returns False if the query's readers are not known yet."""
         tokens = self._flow.tokens & tokens_of(query)
         shared = [other for other in active if other.runId != query.runId and tokens & tokens_of(other)]
         kind, names = ("reader", _readers_of(query)) if shared else ("token", sorted(tokens))
@@ -178,7 +178,7 @@ class Agent:
 def _refusal(query: StreamingQuery) -> dict[str, str] | None:
     trigger = str(query._jsq.streamingQuery().trigger().toString())
     if trigger.startswith("ProcessingTimeTrigger(") and trigger != "ProcessingTimeTrigger(0)":
-        return {  # it would miss its turns
+        return {  # with another trigger, the query would miss its turns
             "rule": "a governed query has the default trigger",
             "got": trigger,
             "hint": "leave out .trigger(...): Penstock decides when a micro-batch runs",
@@ -187,7 +187,7 @@ def _refusal(query: StreamingQuery) -> dict[str, str] | None:
     slots = {(source.query, source.slot) for source in sources if source.slot}
     of_one = len({name for name, _ in slots}) == 1 and len(slots) == len(sources)
     if len(sources) > 1 and not of_one:
-        return {  # each would wait for the other's turn inside one micro-batch
+        return {  # each source would wait for the other's turn inside one micro-batch
             "rule": "a query with several governed sources takes its readers from one flow.query",
             "got": " and ".join(sorted(Path(source.stream).name for source in sources)),
             "hint": "readers = flow.query(name, cls=...); readers.read_stream(...) for each",
@@ -196,7 +196,7 @@ def _refusal(query: StreamingQuery) -> dict[str, str] | None:
 
 
 def _check(config: FlowConfig) -> None:
-    """What the process would refuse is said here: its own message would be lost among Spark's."""
+    """Refuses what the process would refuse, because the process's own message is lost among Spark's."""
     for name, cls in config.classes.items():
         govern(name, cls, ClassPlant(cls.query_class(name), 0.0), None, config.dry_run, config.seed)
     if config.run is not None:
@@ -204,7 +204,7 @@ def _check(config: FlowConfig) -> None:
 
 
 class ControlProcess:
-    """A control plane as a child process; it ends when its standard input does."""
+    """A control plane as a child process, which ends when its standard input is closed."""
 
     def __init__(self, config: FlowConfig) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
@@ -224,7 +224,7 @@ class ControlProcess:
         self._process = self._spawn()
 
     def _message(self) -> dict[str, Any]:
-        """What the process is told; one that replaces a dead one records beside it."""
+        """The first message to a process; a process that replaces another has its own run directory."""
         self._spawned += 1
         run = self._start["run"]
         return (
@@ -234,7 +234,7 @@ class ControlProcess:
         )
 
     def revive(self) -> bool:
-        """Starts another process if this one is dead, or does not answer; returns whether it did."""
+        """Starts another process if this one is dead or does not answer; returns whether it started one."""
         if self._process.poll() is not None:
             _log.warning("the control plane ended with %s; starting another", self._process.returncode)
         elif self._is_stuck():
@@ -251,14 +251,14 @@ class ControlProcess:
         return True
 
     def _is_stuck(self) -> bool:
-        """Whether the process lives and answers nobody. Queries would go on ungoverned for ever."""
+        """Whether the process lives but does not answer. Queries would go on ungoverned for ever."""
         asked_s = time.monotonic()
         try:
             self._pings.request({"op": "ping"})
         except ControlSilentError:
             self._unanswered += 1
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
-            # a driver that was itself stopped for long has not heard of answers either: hence the number
+            # the driver itself may have been suspended, so silence counts only after several pings
             silent_s = time.monotonic() - self._silent_since_s
             return silent_s >= SILENT_S and self._unanswered >= LEAST_PINGS
         self._silent_since_s, self._unanswered = None, 0
@@ -273,7 +273,7 @@ class ControlProcess:
             [sys.executable, "-m", "penstock.host.server"],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # a Ctrl-C in the terminal is the driver's to handle
+            start_new_session=True,  # the driver alone handles a Ctrl-C in the terminal
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(self._message()).encode() + b"\n")
@@ -288,14 +288,16 @@ class ControlProcess:
             except ControlSilentError:
                 if process.poll() is not None or time.monotonic() > deadline:
                     code = process.poll()
-                    process.kill()  # one that comes up later would serve nobody
+                    process.kill()  # a process that comes up later would serve nobody
                     raise UnmetError(
-                        "the control plane starts", f"exit code {code}", "see its message"
+                        "the control plane starts",
+                        f"no answer within {START_TIMEOUT_S:g} s" if code is None else f"exit code {code}",
+                        "see what its process printed above",
                     ) from None
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ends it and waits until its run directory is closed."""
+        """Ends the process and waits until its run directory is closed."""
         self._pings.close()
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -40,18 +40,18 @@ _log = logging.getLogger(__name__)
 MOST_LETTERS = 64
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
 STARTING_S = 15.0
-"""Time in which a query that was just started asks, or Spark gives up on it. A source's Python process that
-finds its query stopped before it has connected reports that as a traceback."""
+"""`stop` waits this long for a query that was just started to ask for rows, or for Spark to give up on it. If
+a query is stopped before its source's Python process has connected, that process prints a traceback."""
 LEAVING_S = 10.0
-"""Time in which a stopped query's source is gone."""
+"""`remove_class` waits this long for sources of stopped queries to leave."""
 
 
 def attach(spark: SparkSession, config: str | Path | Mapping[str, Any] | FlowConfig) -> Flow:
     """Governs streaming queries of a Spark application.
 
     Args:
-        spark: From `penstock.session`, or your own.
-        config: A YAML file, the same as a mapping, or a `FlowConfig`.
+        spark: A session of `penstock.session`, or your own.
+        config: A YAML file, a mapping with the same content, or a `FlowConfig`.
 
     Returns:
         The flow: `flow.read_stream(name, cls=...)` gives governed streaming DataFrames. Use it in a `with`,
@@ -78,8 +78,8 @@ class Flow:
         self._lock, self._stopping = threading.Lock(), threading.Lock()
         self._stopped = False
         self._sinks: dict[str, LogStreamSink] = {}
-        self._said: dict[str, dict[str, Any]] = {}
-        """What was changed since the start: a control plane that replaces a dead one is told again."""
+        self._changes: dict[str, dict[str, Any]] = {}
+        """Messages with changes since the start; a control plane that replaces a dead one gets them again."""
         self._marked: Mapping[str, ClassStatus] = {}
         """The classes at the last `mark`."""
         if self.control is None:
@@ -100,20 +100,20 @@ class Flow:
 
         Args:
             name: The stream, a directory of the log.
-            cls: The class whose target and share its query has.
+            cls: The class of the query that reads the stream.
             metadata: `True` or names of `_arrival`, `_position`, `_seq`, `_sic`, `_weight` to add.
-            query: What to call its query in reports; the stream's name by default.
-            starting: A new query begins at the "earliest" row of the log, or with the "latest".
+            query: The query's name in reports; by default the stream's name.
+            starting: Where a new query begins: at the "earliest" row of the log, or after the "latest".
         """
         _check_name(query or name)
         return self._read(name, cls, metadata, query or name, "", starting)
 
     def query(self, name: str, cls: str) -> QueryReaders:
-        """Readers for one query with several sources: its micro-batches cut all of them at one moment.
+        """Readers for one query with several sources: each micro-batch cuts all sources at one arrival time.
 
         Args:
             name: The query's name, used once.
-            cls: Its class.
+            cls: The query's class.
         """
         self._check_class(cls)
         _check_name(name)
@@ -130,7 +130,7 @@ class Flow:
             raise UnknownNameError("starting", starting, ("earliest", "latest"))
         config = self.config.classes[cls]
         stream = str(self._stream(name))
-        with suppress(ControlSilentError):  # the source asks again when it joins
+        with suppress(ControlSilentError):  # the source asks again when it joins the control plane
             self.request({"op": "reads", "stream": stream, "cls": cls})
         options = SourceOptions(
             stream=stream,
@@ -177,10 +177,10 @@ class Flow:
         return found
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
-        """Starts a query and waits until it has asked for rows: then the next one can be started.
+        """Starts a query and waits until it has asked for rows, so that the next query can be started.
 
         Spark gives the Python process of a source ten seconds to connect. Queries that are started together,
-        or beside others that run, may miss that; this one is then started again, a few times.
+        or beside running queries, may miss that. The query is then started again, a few times.
 
         Args:
             writer: `result.writeStream` with its sink and options, not started.
@@ -198,27 +198,27 @@ class Flow:
     def share(
         self, name: str, result: DataFrame, config: LogConfig | None = None, fsync: Fsync = "never"
     ) -> LogStreamSink:
-        """A sink that makes a result a shared segment: a stream that queries of other classes read.
+        """A sink that makes a result a shared stream, which queries of other classes can read.
 
             rows = flow.read_stream("readings", cls="gold", metadata=penstock.ORIGIN)
             hot = rows.where("celsius > 30")
             hot.writeStream.foreachBatch(flow.share("hot", hot)).option("checkpointLocation", ...).start()
             flow.read_stream("hot", cls="bulk")
 
-        Its rows keep arrival, SIC, weight and kept part of those they come from: delays count from there.
-        The class of the result owns it, and no class above that may read it. The flow closes the sink when
-        it stops.
+        Rows of the shared stream keep arrival, SIC, weight and kept fraction of the rows they are computed
+        from, so that delays count from the first arrival. The class of the result owns the shared stream; no
+        class above it may read the stream. The flow closes the sink when it stops.
 
         Args:
-            name: The stream; it is created if it is not there.
+            name: Name of the shared stream, which is created if it does not exist.
             result: What to share, with `_arrival`, `_sic`, `_weight` and `_kept`, from readers of one class.
-            config: Of a stream that is created.
+            config: Layout of the stream, if it is created.
             fsync: When appends reach the disk, see `log_sink`.
         """
         missing = [column for column in ORIGIN if column not in result.columns]
         if missing:
             raise InvalidInputError(
-                f"segment {name} keeps {', '.join(ORIGIN)} of the rows it comes from",
+                f"shared stream {name} has the columns {', '.join(ORIGIN)}",
                 f"a result without {', '.join(missing)}",
                 "read with metadata=penstock.ORIGIN and select them",
             )
@@ -226,7 +226,7 @@ class Flow:
         classes = sorted({source.cls for source in mine})
         if len(classes) != 1:
             raise InvalidInputError(
-                f"segment {name} comes from governed streams of one class",
+                f"shared stream {name} comes from governed streams of one class",
                 " and ".join(classes) or "none of this flow",
                 "read them with flow.read_stream or flow.query",
             )
@@ -236,7 +236,7 @@ class Flow:
         if name in self._sinks:  # a query that is started again
             self._sinks.pop(name).close()
         sink = log_sink(self.config.log / name, result.schema, config, fsync)
-        self._said[f"share {name}"] = message
+        self._changes[f"share {name}"] = message
         self._sinks[name] = sink
         return sink
 
@@ -252,70 +252,74 @@ class Flow:
         return replace(found, marked=self._marked)
 
     def plan(self) -> dict[str, Any]:
-        """What each class needs of the time, what its share gives, what is free, as measured so far.
+        """Whether the classes' targets can be met, by what was measured so far.
 
-        `says` of a class has it in sentences; a target that no allocation can meet is named there.
+        For each class: the time it needs, the time its share gives, the time that is free. `says` has the
+        same in sentences, and names a target that no allocation can meet.
         """
         plan: dict[str, Any] = self.request({"op": "plan"})["plan"]
         return plan
 
     def set_target(self, cls: str, target: str | float) -> None:
-        """Changes a class's delay target; below what was measured to be possible it is refused."""
+        """Changes a class's delay target; refused if the target is below what was measured to be possible."""
         self.change(cls, target=target)
 
     def change(self, cls: str, **changes: Any) -> None:
-        """Changes settings of a class while it runs, by their names in the configuration."""
+        """Changes settings of a class while the flow runs, by their names in the configuration."""
         self._check_class(cls)
         self.request({"op": "change", "cls": cls, "changes": changes})
-        before = self._said.pop(cls, {"changes": {}})["changes"]
-        self._said[cls] = {"op": "change", "cls": cls, "changes": both_changes(before, changes)}
+        before = self._changes.pop(cls, {"changes": {}})["changes"]
+        self._changes[cls] = {"op": "change", "cls": cls, "changes": both_changes(before, changes)}
 
     def remove_class(self, cls: str) -> None:
-        """Takes out a class whose queries have stopped; the others share its part of the time.
+        """Removes a class whose queries have stopped; the other classes share its part of the time.
 
         Raises:
-            InvalidInputError: It has running queries, owns a segment that others read, or is the last.
+            InvalidInputError: The class has running queries, owns a shared stream that others read, or is
+                the last class.
         """
         self._check_class(cls)
         active = {s.query for query in self.active_queries() for s in sources_of(query) if s.cls == cls}
-        if active:  # one that has just started may not have joined yet
+        if active:  # a query that was just started may not have joined the control plane yet
             raise InvalidInputError(RUNNING.format(cls), ", ".join(sorted(active)), "stop them first")
         message, deadline = {"op": "remove", "cls": cls}, time.monotonic() + LEAVING_S
         while True:
             try:
                 self.request(message)
                 break
-            except InvalidInputError as error:  # one that was just stopped may not have left yet
+            except InvalidInputError as error:  # a query that was just stopped may not have left yet
                 if error.rule != RUNNING.format(cls) or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.05)
         left = {name: config for name, config in self.config.classes.items() if name != cls}
         self.config = self.config.model_copy(update={"classes": left})
-        self._said = {key: said for key, said in self._said.items() if said.get("cls") != cls}
-        self._said[cls] = message
+        self._changes = {key: change for key, change in self._changes.items() if change.get("cls") != cls}
+        self._changes[cls] = message
 
     def set_shedding(self, on: bool) -> None:
-        """The kill switch: off, nothing is shed in any class; turns and grant sizes stay."""
+        """The kill switch. When off, no class sheds anything; turns and grant sizes stay."""
         self.request({"op": "shedding", "on": on})
-        self._said["shedding"] = {"op": "shedding", "on": on}
+        self._changes["shedding"] = {"op": "shedding", "on": on}
 
-    def say_again(self) -> None:
-        """Tells a new control plane what was changed since the start."""
-        for message in list(self._said.values()):
+    def resend_changes(self) -> None:
+        """Sends all changes since the start to a new control plane."""
+        for message in list(self._changes.values()):
             try:
                 self.request(message)
-            except InvalidInputError as error:  # the rest must not wait for it
+            except InvalidInputError as error:  # one refused change must not hold up the others
                 _log.warning("a new control plane refused what the old one had accepted: %s", error)
 
     def mark(self) -> None:
-        """Begins a new stretch for the `_since_mark` figures of this flow's `status`."""
+        """Lets the `_since_mark` figures of this flow's `status` count from now on."""
         self._marked = self.status().classes
 
     def drain(self, timeout_s: float = 60.0) -> bool:
-        """Processes what waits, sheds nothing of it, and closes the windows that the watermark has passed.
+        """Processes all waiting rows, sheds none of them, and closes windows that the watermark has passed.
+
+        Producers should have stopped.
 
         Returns:
-            Whether nothing waited any more within the timeout; producers should have stopped.
+            Whether no rows waited any more within the timeout.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -333,7 +337,10 @@ class Flow:
     # -- stopping -------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Stops the governed queries between two micro-batches, then the control plane. Again is a no-op."""
+        """Stops the governed queries between two micro-batches, then the control plane.
+
+        A second call is a no-op.
+        """
         with self._stopping:
             if self._stopped:
                 return
@@ -341,40 +348,40 @@ class Flow:
         self._agent.stop()
         self._refuse(timeout_s)
         running: list[StreamingQuery] = []
-        with suppress(Py4JError):  # Spark was stopped before, and its queries with it
+        with suppress(Py4JError):  # Spark was stopped before, and the queries with it
             running = self.active_queries()
         for query in running:
-            with suppress(PenstockError):  # it is stopped where it is
+            with suppress(PenstockError):  # the query is stopped even if it never asks
                 await_question(query, STARTING_S)
             query.stop()
         self._agent.close()
         for name, sink in self._sinks.items():
             sink.close()
-            with suppress(PenstockError):  # a control plane that others share goes on without it
+            with suppress(PenstockError):  # the control plane may be gone already
                 self.request({"op": "release", "stream": str(self.config.log / name)})
         if self.control is not None:
             self.control.stop()
         self._client.close()
 
     def _refuse(self, timeout_s: float) -> None:
-        """Refuses grants and waits until no batch runs: stopping inside one may end in a stack overflow."""
+        """Refuses grants and waits until no batch runs: a stop inside a batch may end in a stack overflow."""
         deadline = time.monotonic() + timeout_s
         try:
             while self.request({"op": "refuse", **self._mine()})["running"] and time.monotonic() < deadline:
                 time.sleep(0.05)
         except ControlSilentError:
-            pass  # nothing to wait for: the sources go on by themselves and are stopped where they are
+            pass  # nothing to wait for: the sources go on by themselves and are stopped at any point
 
     def active_queries(self) -> list[StreamingQuery]:
         """The streaming queries of this session that read through this flow."""
         return [query for query in self.spark.streams.active if self.tokens & tokens_of(query)]
 
     def _mine(self) -> dict[str, Any]:
-        """Whose queries a command is for: a shared control plane has those of other drivers as well."""
+        """The tokens of this flow in a command: a shared control plane also has queries of other drivers."""
         return {"tokens": sorted(self.tokens)}
 
     def _tokens_in_use(self) -> Counter[str]:
-        """By token, the queries that run with it, whether or not their sources have asked yet."""
+        """Number of running queries by token, whether or not their sources have asked yet."""
         return Counter(t for q in self.spark.streams.active for t in self.tokens & tokens_of(q))
 
     def __enter__(self) -> Flow:
@@ -392,7 +399,7 @@ class Flow:
 
 
 def _check_name(query: str) -> None:
-    """Refuses a name that cannot be part of a reader's, which is a file name in the log."""
+    """Refuses a query's name that cannot be part of a reader's id, which is a file name in the log."""
     if not _NAME.fullmatch(query):
         raise InvalidInputError(
             f"a query's name is up to {MOST_LETTERS} letters, digits, dots, dashes and underscores",
@@ -417,9 +424,9 @@ class QueryReaders:
         return self._flow._read(name, self.cls, metadata, self.name, slot, starting)
 
     def read_changes(self, name: str, metadata: Sequence[str] = (), starting: str = "earliest") -> DataFrame:
-        """A stream of changes beside the query's streams: all of its rows come, with the query's grants.
+        """A stream of changes beside the query's streams: with each of the query's grants, all its new rows.
 
-        Nobody governs it: what a change that is shed leaves would be wrong for ever. In the plan it must come
-        after one of the query's streams, for Spark asks its sources in that order.
+        The stream is not governed: after a shed change, the relation would be wrong for ever. In the plan it
+        must come after one of the query's streams, because Spark asks its sources in that order.
         """
         return self._flow._read_changes(name, metadata, self.name, starting)

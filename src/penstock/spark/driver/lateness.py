@@ -1,4 +1,4 @@
-"""Which rows of a grant a watermark drops as late, counted in the log."""
+"""Counts, in the log, the rows of a grant that a watermark drops as late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.lanes.windows import NO_TIME, Times, event_times
 from penstock.streams.protocol import ARRIVAL
 
 MOST_SEGMENTS = 64
-"""Of a grant with more of them so many are looked at, evenly spread: counting stays cheap."""
+"""Sample at most this many segments of a grant, evenly spaced, so that counting stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class LateRule:
 
     Attributes:
         column: The event-time column, or `_arrival`.
-        length_us: Of windows, which are late when their end is not after the watermark; 0 where rows
-            themselves are, when their time is not.
-        slide_us: From one window to the next.
-        start_us: Where one of them starts.
+        length_us: Length of windows. A window is late if its end is not after the watermark. 0 if there are
+            no windows: a row is then late if its time is not after the watermark.
+        slide_us: Time from the start of one window to the start of the next.
+        start_us: A time at which a window starts.
     """
 
     column: str
@@ -34,7 +34,7 @@ class LateRule:
 
 
 def lost_rows(times: Times, rule: LateRule, watermark_us: int) -> float:
-    """How many rows a watermark drops; one that is in several windows counts by the part that is late."""
+    """How many rows a watermark drops; a row in several windows counts by the fraction that is late."""
     times = times[times != NO_TIME]
     if not rule.length_us:
         return float(np.count_nonzero(times <= watermark_us))
@@ -49,9 +49,9 @@ def lost_rows(times: Times, rule: LateRule, watermark_us: int) -> float:
 
 
 def lost_of_grant(log: ReadableLog, offset: Offset, rule: LateRule, watermark_us: int) -> float:
-    """How many of the rows that a grant admitted a watermark drops.
+    """How many of a grant's admitted rows a watermark drops.
 
-    Exact for up to `MOST_SEGMENTS` segments, else an estimate from so many of them. Rows that have been
+    Exact for up to `MOST_SEGMENTS` segments, else an estimate from that many segments. Rows that have been
     trimmed since do not count.
     """
     selections = select(log, offset)
@@ -60,11 +60,11 @@ def lost_of_grant(log: ReadableLog, offset: Offset, rule: LateRule, watermark_us
     end = np.concatenate([s.end for s in selections])
     kept = sum(int(s.kept.sum()) for s in selections)
     chosen = np.unique(np.linspace(0, first.size - 1, min(first.size, MOST_SEGMENTS)).astype(np.int64))
-    looked, lost = 0, 0.0
+    examined, lost = 0, 0.0
     for i in chosen.tolist():
         for piece in read_range(log, offset.plan, Range(int(parts[i]), int(first[i]), int(end[i]), 0)):
             column = piece.rows.column(ARRIVAL).to_numpy() if rule.column == ARRIVAL else None
             times = event_times(piece.rows, rule.column) if column is None else column
-            looked += times.size
+            examined += times.size
             lost += lost_rows(times, rule, watermark_us)
-    return lost * kept / looked if looked else 0.0
+    return lost * kept / examined if examined else 0.0

@@ -1,4 +1,4 @@
-"""A flow at a control plane that others share: whether what it was configured for can hold there."""
+"""Checks whether a flow's configuration can hold at a control plane that it shares with other flows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 _log = logging.getLogger(__name__)
 
 _OF_THE_PLANE = ("capacity", "slots", "trim", "seed", "run", "record_mb")
-"""What a control plane alone decides, beside the classes."""
+"""Settings of the control plane alone, beside those of classes."""
 _OF_THE_DRIVER = ("shed_lane", "poison_after")
-"""What a class's sources are told by their driver."""
+"""Settings of a class that the driver gives to its sources."""
 
 
 def check_shared(config: FlowConfig, request: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-    """Refuses what would not hold at a shared control plane; settings of it that differ are warned of.
+    """Refuses a configuration that would not hold at a shared control plane; warns of settings that differ.
 
     Args:
-        config: The flow's own.
-        request: Asks the control plane.
+        config: The flow's own configuration.
+        request: Sends a message to the control plane.
     """
     try:
         theirs = FlowConfig.from_json(request({"op": "config"})["config"])
-    except ControlSilentError as error:  # every query would be ungoverned, one warning apart
+    except ControlSilentError as error:  # every query would be ungoverned, with nothing but a warning
         raise InvalidInputError(
             "the control plane at `address` runs before a flow is attached to it",
             f"{config.address}: {error}",

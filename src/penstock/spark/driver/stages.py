@@ -1,7 +1,8 @@
-"""Tells when a micro-batch has started its last stage.
+"""Reports when a micro-batch has started its last stage.
 
-From then on it waits for no core behind others: the next batch may start beside it. Spark does not interrupt
-tasks, so a batch that starts earlier lets that last stage wait until all of its own tasks are done.
+From then on the micro-batch waits for no core, so the next batch may start beside it. Spark does not
+interrupt tasks: if the next batch starts earlier, the last stage waits until all tasks of the next batch are
+done.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 JOB_GROUP, BATCH = "spark.jobGroup.id", "streaming.sql.batchId"
-"""The properties in which jobs of a streaming query carry the id of its run, and of their micro-batch."""
+"""Properties of a streaming query's jobs: the id of the query's run, and the number of the micro-batch."""
 
 
 class StageListener:
@@ -21,8 +22,7 @@ class StageListener:
 
     Args:
         spark: The session.
-        started: Called with the run of a query and its micro-batch when one of its jobs has started its last
-            stage.
+        started: Called with the run of a query and the micro-batch when a job has started its last stage.
     """
 
     class Java:
@@ -31,13 +31,13 @@ class StageListener:
     def __init__(self, spark: SparkSession, started: Callable[[str, int | None], None]) -> None:
         self._started = started
         self._last: dict[int, tuple[int, str, int | None]] = {}
-        """By stage that is the last of a job, the job, the run and the micro-batch."""
+        """Job, run and micro-batch, by the last stage of the job."""
         context = spark.sparkContext
         assert context._jvm is not None
         ensure_callback_server_started(context._gateway)
         held = context._jvm.java.util.ArrayList()
         held.add(self)
-        # Spark removes the very object that was added, and each way to Java would make another one of this
+        # Spark removes only the very object that was added, and each call would wrap `self` in another one
         self._as_java = held.get(0)
         self._spark = context._jsc.sc()
         self._spark.addSparkListener(self._as_java)
@@ -59,13 +59,13 @@ class StageListener:
             self._started(run, batch)
 
     def onJobEnd(self, event: Any) -> None:  # noqa: N802
-        """Forgets a job that never came to its last stage."""
+        """Forgets a job that never reached its last stage."""
         job = event.jobId()
         for stage in [stage for stage, (of, _, _) in self._last.items() if of == job]:
             del self._last[stage]
 
     def equals(self, other: Any) -> bool:
-        """Java asks when it has found that they are two objects."""
+        """Always False: Java asks only about other objects."""
         return False
 
     def hashCode(self) -> int:  # noqa: N802
@@ -75,11 +75,11 @@ class StageListener:
         return "penstock's listener"
 
     def __getattr__(self, name: str) -> Callable[[Any], None]:
-        """Events of all other kinds."""
+        """Ignores events of all other kinds."""
         if not name.startswith("on"):
             raise AttributeError(name)
         return _ignore
 
 
 def _ignore(event: Any) -> None:
-    """Nothing to do."""
+    """Does nothing."""

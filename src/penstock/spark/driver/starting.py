@@ -1,7 +1,7 @@
-"""Queries are started one after the other, each once the one before has asked for rows.
+"""Starts queries one after the other, each once the query before it has asked for rows.
 
-Spark gives the Python process of a query's source ten seconds to connect, which no setting changes. Started
-together, or beside others that run, the processes share the cores, are late, and their queries end.
+Spark gives the Python process of a query's source ten seconds to connect; no setting changes that. Processes
+that are started together, or beside running queries, share the cores. They are late, and their queries end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.vocabulary.errors import PenstockError, UnmetError, expected
 from penstock.vocabulary.status import Status
 
 LATE = "Python worker failed to connect back"
-"""What Spark says when it gives up."""
+"""Part of Spark's message when it gives up."""
 START_TRIES = 4
 FIRST_PAUSE_S = 1.0
-"""Before the second try; before each further one twice as long."""
+"""Pause before the second try; the pause doubles before each further try."""
 ASK_TIMEOUT_S = 180.0
-"""Only something broken takes so long."""
+"""A query that takes longer to ask for rows is broken."""
 LOOK_EVERY_S = 0.05
 
 Condition = Callable[[], bool]
@@ -40,23 +40,23 @@ def start_in_turn(
     timer: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> StreamingQuery:
-    """Starts a query and waits until it has asked for rows: then the next one may be started.
+    """Starts a query and waits until it has asked for rows, so that the next query may be started.
 
     A query whose Python process was too late for Spark is started again, after a pause.
 
     Args:
-        start: Starts it, each time it is called.
-        tell: Gets a line for people where it is started again.
-        asks: Of a query, whether it has asked.
-        forget: Undoes what a start has left that Spark gave up on.
+        start: Starts the query, each time it is called.
+        tell: Called with a line for people when the query is started again.
+        asks: Gives, for a query, the condition that it has asked.
+        forget: Removes what a failed start has left.
         timer: Seconds that never go back.
-        pause: Waits.
+        pause: Waits for a number of seconds.
 
     Returns:
         The query. It has asked, or it has ended; `exception()` says why.
 
     Raises:
-        PenstockError: It neither asks nor ends.
+        PenstockError: The query neither asks nor ends.
     """
     for tried in range(1, START_TRIES + 1):
         query = start()
@@ -74,15 +74,15 @@ def start_in_turn(
 
 
 def was_late(query: StreamingQuery) -> bool:
-    """Whether Spark gave up on a query before its first batch, as its Python process had not connected."""
+    """Whether Spark gave up on a query before its first batch, because its process had not connected."""
     return not query.isActive and query.lastProgress is None and LATE in str(query.exception())
 
 
 def too_late(name: str) -> str:
-    """What to say of such a query."""
+    """The error text for a query on which Spark gave up every time."""
     return expected(
         f"the Python process of query {name} connects within Spark's 10 s",
-        f"{START_TRIES} tries in which it did not",
+        f"{START_TRIES} tries in which the process did not connect",
         "is the machine too busy, or PYSPARK_PYTHON a Python without pyarrow?",
     )
 
@@ -97,7 +97,7 @@ def await_question(
     """Waits until a query has asked for rows, or has ended.
 
     Raises:
-        PenstockError: It does neither in time.
+        PenstockError: The query does neither in time.
     """
     asked, deadline_s = (asks or has_asked)(query), timer() + timeout_s
     while query.isActive and not asked():
@@ -105,22 +105,23 @@ def await_question(
             raise UnmetError(
                 f"query {query.name} asks for rows within {timeout_s:g} s",
                 query.status["message"],
-                "try it alone, or in a plain Spark session",
+                "try the query alone, or in a plain Spark session",
             )
         pause(LOOK_EVERY_S)
 
 
 def has_asked(query: StreamingQuery) -> Condition:
-    """Tells whether a query has asked for rows, at least once.
+    """The condition that a query has asked for rows at least once.
 
-    Of a governed query its control plane knows. If that is silent, and of other queries, Spark has to do.
+    For a governed query, its control plane knows that. If the control plane is silent, and for other queries,
+    Spark's own state must do.
     """
     execution = query._jsq.streamingQuery()
     governed = {source.token: source.address for source in sources_of(query) if source.governed}
 
     def asked() -> bool:
         if str(execution.state().get().toString()) == "INITIALIZING":
-            return False  # its sources' Python processes are only starting
+            return False  # the Python processes of the query's sources are still starting
         if governed:
             return all(_joined(address, token) for token, address in governed.items())
         message = query.status["message"]
@@ -133,9 +134,9 @@ def not_ready(status: Status, wanted: Mapping[str, int], new: Collection[str]) -
     """Queries that do not ask for rows yet.
 
     Args:
-        status: Of the driver's own queries, see `own_status`.
-        wanted: By query, how many sources it has.
-        new: Queries that begin with an empty batch, which must be over.
+        status: Status of the driver's own queries, see `own_status`.
+        wanted: Number of sources, by query.
+        new: Queries that begin with an empty batch; that batch must have ended.
     """
     readers, idle = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, True)
     for query in (query for cls in status.classes.values() for query in cls.queries.values()):
@@ -146,7 +147,7 @@ def not_ready(status: Status, wanted: Mapping[str, int], new: Collection[str]) -
 
 
 def _joined(address: str, token: str) -> bool:
-    """Whether a control plane knows a reader: it does from its first question on."""
+    """Whether a control plane knows a reader, which has then asked; True if the control plane is silent."""
     client = ControlClient(address)
     try:
         return token in client.request({"op": "joined"})["joined"]
@@ -157,7 +158,7 @@ def _joined(address: str, token: str) -> bool:
 
 
 def _forget(query: StreamingQuery) -> None:
-    """Removes an empty folder of offsets, which a sink that cannot go on would take for those of batches."""
+    """Removes an empty folder of offsets; a sink that cannot go on would take it for offsets of batches."""
     root = urlsplit(str(query._jsq.streamingQuery().resolvedCheckpointRoot()))
     if root.scheme in ("", "file"):
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""The governed source: asks for grants, writes them into offsets, reads the rows that are kept."""
+"""The governed source: asks for grants, writes them into offsets, and reads the kept rows."""

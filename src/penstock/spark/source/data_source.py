@@ -1,7 +1,7 @@
 """The governed source: a Python data source whose every offset is a grant of the control plane.
 
-`latestOffset`, `partitions` and `commit` run in a planner process on the driver's host, one a source;
-`read` runs on the executors. Nothing here decides: it asks, writes the answer down, and carries it out.
+`latestOffset`, `partitions` and `commit` run in a planner process on the driver's host, one for each source;
+`read` runs on the executors. The source decides nothing: it asks, journals the answer, and carries it out.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from penstock.grants.selection import (
     grant_books,
     read_range,
     select,
-    share_out,
+    split_among_tasks,
 )
 from penstock.grants.sic import row_sic
 from penstock.lanes.progress import LaneStore
 from penstock.policies.quality.sic import STW_S
-from penstock.spark.source.link import Asking, Beside
+from penstock.spark.source.link import Beside, ControlLink
 from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
 from penstock.streams.descriptor import read_about
 from penstock.streams.hashing import key_buckets
@@ -62,35 +62,35 @@ _log = logging.getLogger(__name__)
 FORMAT_NAME = "penstock"
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 LEAST_TASK_ROWS = 20_000
-"""Rows that make a further task worth its start: a Python worker and a task cost a few milliseconds."""
+"""Least rows of a task: starting a Python worker and a task costs a few milliseconds."""
 PROGRESS_EVERY_S = 1.0
 ORPHANED_S = 1.0
-"""How often a planner looks whether its driver lives."""
+"""How often a planner checks whether its driver lives."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What `flow.read_stream` tells a source; strings on the way, as Spark's options are.
+    """Options that `flow.read_stream` gives to a source, as one string in Spark's options.
 
     Attributes:
         stream: The stream's directory, for the planner.
-        read_from: Where executors read it: the same directory, or a Flight address.
+        read_from: Where executors read the stream: the same directory, or a Flight address.
         query: The query's name; readers of one query share their micro-batches.
-        cls: Its class.
-        address: Of the control plane; empty for a source that nobody governs.
+        cls: The query's class.
+        address: Address of the control plane; empty for an ungoverned source.
         metadata: Metadata columns, in order.
         tasks: Most tasks that read one batch.
-        max_rows: Of an ungoverned batch; 0 for all there is.
-        total_rows: After which an ungoverned source ends; 0 for never.
-        fail_open_after_s: Silence after which it goes on by itself.
+        max_rows: Most rows of an ungoverned batch; 0 for all that wait.
+        total_rows: Rows after which an ungoverned source ends; 0 for never.
+        fail_open_after_s: Silence of the control plane after which the source goes on by itself.
         poison_after: Failures after which a grant is set aside; 0 for never.
-        shed_lane: Whether what is shed stays in the log.
+        shed_lane: Whether shed rows stay in the log.
         starting: "earliest" or "latest".
-        slot: Which of its query's readers it is; empty for a reader that is a query of its own.
-        token: Of the `read_stream` call, by which the driver tells the control plane of its queries.
-        driver: Of the flow: which Spark application it is.
-        stw_s: The source time window, by which rows have their SIC.
-        beside: The query in whose micro-batches all that is there is read, governed by nobody; or empty.
+        slot: Which of its query's readers this source is; empty for a reader that is a query of its own.
+        token: Token of the `read_stream` call, by which the driver names its queries to the control plane.
+        driver: Id of the flow, that is, of the Spark application.
+        stw_s: The source time window, from which rows have their SIC.
+        beside: For an ungoverned stream of changes: the query in whose micro-batches it is read; else empty.
     """
 
     stream: str
@@ -114,7 +114,7 @@ class SourceOptions:
 
     @property
     def governed(self) -> bool:
-        """Whether it asks for grants."""
+        """Whether the source asks for grants."""
         return bool(self.address) and not self.beside
 
     def to_option(self) -> str:
@@ -149,7 +149,7 @@ class PenstockSource(DataSource):
 
 @dataclass
 class ReadTask(InputPartition):
-    """What one task reads of a grant."""
+    """The part of a grant that one task reads."""
 
     stream: str
     plan: ShedPlan
@@ -162,7 +162,7 @@ class ReadTask(InputPartition):
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Asks before every micro-batch, and reads what it was given."""
+    """Asks for a grant before every micro-batch, and reads the rows of the grant."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -180,11 +180,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan().stop_at_present_end()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(sys.maxsize)  # so that what Trigger.Once asks for can be told from it
+        return ReadMaxRows(sys.maxsize)  # differs from the limit of Trigger.Once, ReadAllAvailable
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if self.options.address and isinstance(limit, ReadAllAvailable):
-            raise InvalidInputError(  # it asks once: when it is not its turn it would end with nothing done
+            raise InvalidInputError(  # Trigger.Once asks once: out of turn, it would end with nothing done
                 "a governed query has the default trigger", "Trigger.Once", "use .trigger(availableNow=True)"
             )
         offset = self._plan().next(Offset.from_json(start))
@@ -194,7 +194,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        # the end alone says what is read; the start may be missing, or of a source that was here before
+        # the end alone says what is read; the start may be missing, or belong to an earlier source
         before = Offset.from_json(start) if FORMAT_NAME in start else None
         return self._plan().tasks(Offset.from_json(end), before)
 
@@ -215,15 +215,15 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     log = open_stream(task.stream)
     return coalesced(
         with_metadata(
-            piece, task.metadata, task.weight, task.sic, task.kept, _drawing(task, log, stretch.partition)
+            piece, task.metadata, task.weight, task.sic, task.kept, _drawing(task, log, part.partition)
         )
-        for stretch in task.ranges
-        for piece in _pieces(log, task.plan, stretch)
+        for part in task.ranges
+        for piece in _pieces(log, task.plan, part)
     )
 
 
 def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece], pa.Array] | None:
-    """Tells how rows were drawn, where that is asked for."""
+    """Makes the column that says how rows were drawn; `None` if the query does not need it."""
     drawn = task.drawn
     if drawn is None:
         return None
@@ -236,55 +236,55 @@ def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece]
     return column
 
 
-def _pieces(log: StreamLog, plan: ShedPlan, stretch: Range) -> Iterator[Piece]:
-    """The rows of a range; an error says where it is in the log."""
-    at = stretch.first
+def _pieces(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
+    """The kept rows of a range; an error names the stream, the partition and the position."""
+    at = part.first
     try:
-        for piece in read_range(log, plan, stretch):
+        for piece in read_range(log, plan, part):
             yield piece
             at = int(piece.positions[-1]) + 1
     except PenstockError as error:
-        where = f"stream {log.name}, partition {stretch.partition}, from position {at}"
+        where = f"stream {log.name}, partition {part.partition}, from position {at}"
         raise PenstockError(f"{where}: {error}") from error
 
 
 def _is_planner() -> bool:
-    """Whether Spark has started this process for the planning of one source."""
+    """Whether Spark has started this process to plan one source."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == PLANNER
 
 
 def _end_with_driver(driver: int) -> None:
-    """Ends a planner whose driver was killed: it would own the plan journal, which the next one needs."""
+    """Ends a planner whose driver was killed: it would still own the journal that the next planner needs."""
     while os.getppid() == driver:
         time.sleep(ORPHANED_S)
     os._exit(1)
 
 
 def _quiet_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Stopping a query resets the socket of its planner, which Spark's runner reports as a traceback."""
+    """Prints no traceback when a stopped query resets the socket of its planner; an `excepthook`."""
     if not issubclass(kind, BrokenPipeError | ConnectionResetError):
         sys.__excepthook__(kind, error, trace)
 
 
 class _Planner:
-    """The planning side of a reader: the log's headers, the journal, and the line to the control plane."""
+    """The planning side of a reader: the log's headers, the journal, and the link to the control plane."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.log: StreamLog = open_stream(options.stream)
         self._stream = str(read_about(Path(options.stream)).get("id", ""))
-        self._asking = Asking(options) if options.governed else None
+        self._link = ControlLink(options) if options.governed else None
         self._beside = Beside(options) if options.beside else None
         self._journal: JournalWriter | None = None
         self._until: dict[int, int] | None = None
-        self._told_s: float | None = None
-        """When the reader registry was told how far the query is; `None` before this process did."""
+        self._registered_s: float | None = None
+        """When this process last wrote the query's progress to the reader registry; `None` if never."""
         self._shown: Offset | None = None
         self._selected: tuple[Offset, list[int], list[Selection]] | None = None
-        """The grant that was proposed last, and what it opens."""
+        """The grant that was proposed last, the log's starts at that time, and the segments it opens."""
         self._attempt: tuple[int, int] | None = None
-        """The grant that Spark planned last, and for which time."""
+        """The grant that Spark planned last, and how often Spark has planned it."""
 
     def initial(self) -> Offset:
         at_end = self.options.starting == "latest"
@@ -293,13 +293,15 @@ class _Planner:
         return Offset.initial(reader, positions, self._stream, marks_at(self.log, positions))
 
     def _check_stream(self, offset: Offset) -> None:
-        """Positions mean nothing in another stream, nor in one that lost its last rows: those that came since
-        would be skipped, or read as others."""
+        """Refuses an offset whose positions belong to another stream, or to rows that the stream has lost.
+
+        With such positions, new rows would be skipped, or read in place of other rows.
+        """
         if offset.stream and self._stream and offset.stream != self._stream:
             raise InvalidInputError(
                 "a checkpoint goes on with the stream it was begun on",
-                f"another one at {self.options.stream}, created since or named instead",
-                "use a new checkpointLocation, or put the stream back",
+                f"another stream at {self.options.stream}, created since or named instead",
+                "use a new checkpointLocation, or restore the stream",
             )
         check_marks(self.log, offset.end, offset.marks)
 
@@ -310,45 +312,48 @@ class _Planner:
         return {p: self.log.end(p) for p in range(self.log.partitions)}
 
     def report(self) -> dict[str, Any] | None:
-        """The log's true end, so that Spark's own page shows the backlog."""
+        """The log's true end, from which Spark's own page shows the backlog."""
         if self._shown is None:
             return None
         return replace(self._shown, end=self._ends(), marks={}).to_json()
 
     def next(self, start: Offset) -> Offset | None:
-        """The offset after the next grant; `None` for nothing new."""
+        """The offset after the next grant; `None` if there is no grant now."""
         self._check_stream(start)
         self._shown = start
-        self._journal_of(start)  # before anybody hears of it: another query may own the reader
+        self._journal_of(start)  # before the control plane hears of the reader: another query may own it
         self.progress(start)
         if self._until is not None:
             return self._next_available_now(start)
-        if self._asking is not None:
-            given = self._asking.ask(start, self._ends())
+        if self._link is not None:
+            given = self._link.ask(start, self._ends())
         else:
             given = self._take_all(start) if self._beside is None or self._beside.granted() else None
         return None if given is None else self._propose(start, given)
 
     def _next_available_now(self, start: Offset) -> Offset | None:
-        """Waits for its turn: "nothing new" would end the query before it is at the log's first end."""
+        """The next offset up to the log's end at the start of the query.
+
+        Waits for the query's turn, because Spark takes "nothing new" as the end of the query.
+        """
         assert self._until is not None
-        asking = self._asking
+        link = self._link
         while any(position > start.end.get(p, 0) for p, position in self._until.items()):
-            given = self._take_all(start) if asking is None else asking.ask(start, self._until, take_all=True)
+            given = self._take_all(start) if link is None else link.ask(start, self._until, take_all=True)
             if given is not None:
                 return self._propose(start, replace(given, end=_at_most(given.end, start.end, self._until)))
-            if asking is not None and not asking.leads:
-                return None  # the reader that leads has a batch without it, or waits for one
-        if asking is None:
+            if link is not None and not link.leads:
+                return None  # the leading reader has a batch without this one, or waits for one
+        if link is None:
             return None
-        asking.finish(start)
+        link.finish(start)
         if start.grant == 0 or start.tick:
             return None
-        # as Spark's own empty batch at the end, which is off while governed: it closes the last windows
+        # replaces Spark's own empty last batch, which is off while governed: it closes the last windows
         return self._propose(start, Grant(start.end, {}, KEEP_ALL))
 
     def _take_all(self, start: Offset) -> Grant | None:
-        """What an ungoverned source takes: everything, or its row limit."""
+        """The grant that an ungoverned source takes: all waiting rows, or its row limit."""
         ends = self._ends() if self._until is None else self._until
         rows = self.options.max_rows or None
         if self.options.total_rows:
@@ -376,7 +381,7 @@ class _Planner:
         return offset
 
     def _cut(self, journal: JournalWriter, reader: str) -> None:
-        """Now and then forgets grants that nobody needs; a journal that cannot be cut only grows."""
+        """Cuts a long journal; one that cannot be cut only grows, so errors are only logged."""
         try:
             if journal.is_long:
                 journal.cut(LaneStore(self.options.stream, reader).needed())
@@ -387,62 +392,63 @@ class _Planner:
         """The read tasks of a batch that Spark has logged.
 
         Args:
-            offset: Where the batch ends.
-            start: The offset before, where it is known.
+            offset: Offset at which the batch ends.
+            start: The offset before it, if known.
         """
         self._check_stream(offset)
         journal = self._journal_of(offset)
-        if self._told_s is None:
-            self._tell(offset.reader, offset.start)  # before anything else of it is trimmed
+        if self._registered_s is None:
+            self._register(offset.reader, offset.start)  # from now on, no more rows of the batch are trimmed
         selections = self._selections(offset)
         admitted = sum(int(s.kept.sum()) for s in selections)
         self._count_lost(journal, offset, start, admitted)
         if self._attempt is None or self._attempt[0] != offset.grant:
-            # Spark plans a batch once for each branch that reads it: only another process is another attempt
+            # Spark plans a batch once for each branch that reads it: only a new process is a new attempt
             self._attempt = offset.grant, journal.planned(offset)
         set_aside = 0 < self.options.poison_after < self._attempt[1]
-        if self._asking is not None:
-            self._asking.planned(offset, admitted, set_aside)
+        if self._link is not None:
+            self._link.planned(offset, admitted, set_aside)
         if set_aside:
-            self._say_set_aside(offset, admitted)
+            self._warn_set_aside(offset, admitted)
             journal.set_aside(offset, admitted)
             if self.options.shed_lane:
                 self._pin(offset.reader, offset.start)
             return []
-        shares = share_out(selections, offset.books.admitted - admitted, self.options.tasks, LEAST_TASK_ROWS)
+        before = offset.books.admitted - admitted
+        parts = split_among_tasks(selections, before, self.options.tasks, LEAST_TASK_ROWS)
         keep = offset.plan.chance(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
         drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
-        kept = admitted / max(1, offset.stood_for)
+        kept = admitted / max(1, offset.represented_rows)
         place, metadata = self.options.read_from, self.options.metadata
         return [
-            ReadTask(place, offset.plan, share, metadata, weight, offset.sic, kept, drawn) for share in shares
+            ReadTask(place, offset.plan, part, metadata, weight, offset.sic, kept, drawn) for part in parts
         ]
 
     def _count_lost(
         self, journal: JournalWriter, offset: Offset, start: Offset | None, admitted: int
     ) -> None:
-        """Rows that a grant admits and that are trimmed by now are not processed: they count as expired."""
+        """Counts rows that a grant admits but that were trimmed since: they count as expired."""
         firsts = {p: max(offset.start.get(p, 0), offset.late.get(p, 0)) for p in offset.end}
-        gone = {
+        trimmed = {
             p: (first, min(self.log.start(p), offset.end[p]))
             for p, first in firsts.items()
             if first < offset.end[p] and first < self.log.start(p)
         }
-        if not gone or start is None or start.grant != offset.grant - 1:
+        if not trimmed or start is None or start.grant != offset.grant - 1:
             return
         before = start.books.plus(_not_processed(journal, start.grant))
         lost = offset.books.admitted - before.admitted - admitted
         if lost > 0:
             journal.lost(offset, lost)
             _log.warning(
-                "query %s: stream %s: %d admitted rows were trimmed before the batch that was to read them "
-                "ran, positions by partition %s; they count as expired from the next grant on",
+                "query %s: stream %s: %d admitted rows were trimmed before their batch ran, "
+                "positions by partition %s; they count as expired from the next grant on",
                 *(self.options.query, self.log.name, lost),
-                ", ".join(f"{p}: {first} to {end}" for p, (first, end) in gone.items()),
+                ", ".join(f"{p}: {first} to {end}" for p, (first, end) in trimmed.items()),
             )
 
-    def _say_set_aside(self, offset: Offset, rows: int) -> None:
+    def _warn_set_aside(self, offset: Offset, rows: int) -> None:
         where = ", ".join(f"{p}: {offset.start.get(p, 0)} to {end}" for p, end in offset.end.items())
         _log.warning(
             "query %s: a batch of %d rows failed %d times and is set aside; stream %s, positions by "
@@ -456,7 +462,10 @@ class _Planner:
         )
 
     def _selections(self, offset: Offset) -> list[Selection]:
-        """What a grant opens: known since it was proposed, but for older ones and rows that are gone."""
+        """The segments that a grant opens.
+
+        They are computed again for an older grant, or if rows were trimmed since the proposal.
+        """
         if self._selected is not None and self._selected[:2] == (offset, self._starts()):
             return self._selected[2]
         return select(self.log, offset)
@@ -465,17 +474,17 @@ class _Planner:
         return [self.log.start(p) for p in range(self.log.partitions)]
 
     def progress(self, offset: Offset) -> None:
-        """Tells the reader registry how far the query is, not more than once a second."""
-        self._tell(offset.reader, offset.end)
+        """Writes the query's progress to the reader registry, at most once a second."""
+        self._register(offset.reader, offset.end)
 
-    def _tell(self, reader: str, positions: Positions) -> None:
-        """The first time in a process progress may go back: the checkpoint may have been put back."""
-        if self._told_s is None or time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
-            ReaderRegistry(self.log).advance(reader, positions, back=self._told_s is None)
-            self._told_s = time.monotonic()
+    def _register(self, reader: str, positions: Positions) -> None:
+        """Registers progress. Only the first time in a process may it go back: to a restored checkpoint."""
+        if self._registered_s is None or time.monotonic() - self._registered_s >= PROGRESS_EVERY_S:
+            ReaderRegistry(self.log).advance(reader, positions, back=self._registered_s is None)
+            self._registered_s = time.monotonic()
 
     def _pin(self, reader: str, first: Positions) -> None:
-        """Keeps the log from being trimmed from here on: something of it is in the shed lane."""
+        """Keeps rows from these positions on, because the shed lane needs some of them."""
         ReaderRegistry(self.log).pin(reader, first)
 
     def _journal_of(self, offset: Offset) -> JournalWriter:
@@ -484,8 +493,8 @@ class _Planner:
         return self._journal
 
     def close(self) -> None:
-        if self._asking is not None:
-            self._asking.close()
+        if self._link is not None:
+            self._link.close()
         if self._beside is not None:
             self._beside.close()
         if self._journal is not None:
@@ -493,11 +502,11 @@ class _Planner:
 
 
 def _not_processed(journal: JournalWriter, grant: int) -> Books:
-    """What the books of a recent grant have to be corrected by: its batch did not have all rows it admits."""
+    """Correction of the books for a recent grant whose batch did not process all rows that it admits."""
     poison, lost = journal.poison_rows(grant), journal.lost_rows(grant)
     return Books(admitted=-poison - lost, expired=lost, poison=poison)
 
 
 def _at_most(ends: Positions, start: Positions, until: Positions) -> dict[int, int]:
-    """Ends that are not beyond `until`, nor before the start."""
+    """Ends limited to `until`, and not before the start."""
     return {p: max(start.get(p, 0), min(end, until.get(p, end))) for p, end in ends.items()}

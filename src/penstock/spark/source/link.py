@@ -1,4 +1,4 @@
-"""A source's line to the control plane, and what it does when that is silent: it goes on, in small steps."""
+"""A source's link to the control plane. If the control plane is silent, the source goes on in small steps."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_ROWS = 1000
-"""Rows that a source gives itself at least: when it never had a grant, or only small ones."""
+"""Least rows that a source grants to itself, if it never had a grant or only small ones."""
 PAUSE_S = 0.1
 BESIDE_S = 1.0
-"""Silence after which a source that is governed by nobody goes on without an answer."""
+"""Silence after which an ungoverned source, which reads beside a governed one, goes on without an answer."""
 
 
-class Asking:
-    """Asks the control plane; after `fail_open_after_s` of silence answers itself.
+class ControlLink:
+    """Asks the control plane for grants; after `fail_open_after_s` of silence, makes grants itself.
 
-    By itself it takes as many rows as its last grant had, keeps all of them, marks the offset `ungoverned`,
-    and asks again each time.
+    Such a grant has as many rows as the last grant of the control plane, keeps all of them, and marks the
+    offset `ungoverned`. The link asks the control plane again before each one.
     """
 
     def __init__(
@@ -45,23 +45,23 @@ class Asking:
         self._client = ControlClient(options.address)
         self._joined = False
         self._silent_since_s: float | None = None
-        """When the first question was put that has no answer; not the last answer: a batch may take long."""
+        """Time of the first unanswered question. Not of the last answer, because a batch may take long."""
         self._alone = False
         self._rows = FIRST_ROWS
         self._sources = 1
-        """Of its query, by its last grant: for those that it gives itself."""
+        """Number of the query's readers, by the last grant; grants that the link makes itself have it too."""
         self.leads = True
-        """Whether its questions open its query's grants; another reader of the query does so otherwise."""
+        """Whether this reader's questions open its query's grants; else another reader's questions do."""
 
     def ask(self, start: Offset, ends: Mapping[int, int], take_all: bool = False) -> Grant | None:
-        """The next grant after `start`; `None` when there is none yet."""
+        """The next grant after `start`; `None` if there is none yet."""
         message = {"op": "ask", "reader": start.reader, "start": start.to_json(), "all": take_all}
         try:
-            return self._request(start, message, self._understood)
+            return self._request(start, message, self._parse_grant)
         except ControlSilentError as silent:
             return self._answer_alone(start, ends, silent)
 
-    def _understood(self, answer: Mapping[str, Any]) -> Grant | None:
+    def _parse_grant(self, answer: Mapping[str, Any]) -> Grant | None:
         self.leads = answer.get("leads", True)
         if answer.get("wait"):
             return None
@@ -70,19 +70,19 @@ class Asking:
         return grant
 
     def finish(self, start: Offset) -> None:
-        """Says that it wants no further grant, if somebody listens."""
+        """Tells the control plane that this reader wants no further grant; silence is ignored."""
         with suppress(ControlSilentError):
             self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()}, dict)
 
     def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> None:
-        """Says that Spark plans a batch; waits until its tasks may have the cores.
+        """Tells the control plane that Spark plans a batch; waits until the batch's tasks may have the cores.
 
-        That is when the batch before it has started its last stage, or there is a slot (a batch run again).
+        They may once the batch before has started its last stage. A batch that is run again waits for a slot.
 
         Args:
-            offset: Where the batch ends.
-            admitted: Rows that its plan admits.
-            set_aside: Whether it failed too often, and runs without them.
+            offset: Offset at which the batch ends.
+            admitted: Number of rows that the batch's plan admits.
+            set_aside: Whether the batch failed too often, and runs without these rows.
         """
         if not offset.ungoverned:
             self._rows = max(FIRST_ROWS, admitted)
@@ -103,21 +103,21 @@ class Asking:
                 self._pause(PAUSE_S)
 
     def _request(
-        self, offset: Offset, message: Mapping[str, Any], understood: Callable[[Mapping[str, Any]], T]
+        self, offset: Offset, message: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T]
     ) -> T:
-        """Asks, as one that has joined; an answer that cannot be understood is as good as none."""
+        """Sends a message, after joining if necessary; an answer that cannot be parsed counts as silence."""
         if self._silent_since_s is None:
             self._silent_since_s = self._timer()
         left_s = self.options.fail_open_after_s - self._silent_s()
-        # once alone, the question is only tried: a batch must not wait for a control plane that hangs
+        # when the time is up, the timeout is short: a batch must not wait for a control plane that hangs
         timeout_s = max(0.2, left_s)
         if not self._client.connected:
             self._joined = False
         if not self._joined:
             hello = {
                 "op": "hello",
-                # two queries started from one governed DataFrame are two readers, each a query of its own
-                # and drivers that share a control plane may call different queries by one name
+                # Two queries started from one governed DataFrame are two readers, each a query of its own.
+                # Drivers that share a control plane may use one name for different queries.
                 "query": f"{self.options.query}@{self.options.driver}"
                 if self.options.slot
                 else offset.reader,
@@ -133,7 +133,7 @@ class Asking:
             self._joined = True
         answer = self._client.request({**message, "timeout_s": timeout_s}, timeout_s)
         try:
-            meant = understood(answer)
+            parsed = parse(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ControlSilentError(
                 "an answer is a grant", repr(error), "restart the control plane"
@@ -142,7 +142,7 @@ class Asking:
         if self._alone:
             _log.warning("query %s: the control plane answers again", self.options.query)
             self._alone = False
-        return meant
+        return parsed
 
     def _answer_alone(
         self, start: Offset, ends: Mapping[int, int], silent: ControlSilentError
@@ -169,9 +169,9 @@ class Asking:
 
 
 class Beside:
-    """Asks whether its query has a grant: in that micro-batch a stream of changes is read, and in no other.
+    """Asks whether the query has a grant: a stream of changes is read only in micro-batches with a grant.
 
-    Micro-batches of its own would take the time of others. Where nobody answers, it reads.
+    Micro-batches for changes alone would take time from other queries. If nobody answers, changes are read.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -180,7 +180,7 @@ class Beside:
     def granted(self) -> bool:
         try:
             return bool(self._client.request({"op": "granted", "query": self._query})["granted"])
-        except (ControlSilentError, InvalidInputError):  # the latter of a control plane that is older
+        except (ControlSilentError, InvalidInputError):  # an older control plane refuses the question
             return True
 
     def close(self) -> None:

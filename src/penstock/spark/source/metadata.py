@@ -35,11 +35,11 @@ _TYPES = {
 }
 
 BATCH_ROWS = 8192
-"""Rows handed to Spark at once, so that what is kept of many segments does not travel in crumbs."""
+"""Least rows handed to Spark at once, so that the few kept rows of many segments travel together."""
 
 
 def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
-    """The metadata columns that `metadata=` asks for: all, none, or those named."""
+    """The metadata columns that `metadata=` asks for: all, none, or the named ones."""
     if isinstance(wanted, bool):
         return METADATA_COLUMNS if wanted else ()
     for name in wanted:
@@ -49,10 +49,10 @@ def metadata_columns(wanted: bool | Sequence[str]) -> tuple[str, ...]:
 
 
 def spark_schema(user_schema: pa.Schema, metadata: Sequence[str]) -> StructType:
-    """What Spark sees: the user's columns, then the metadata columns asked for."""
+    """The schema that Spark sees: the user's columns, then the metadata columns asked for."""
     for name in user_schema.names:
         if name.lower() in RESERVED_COLUMNS:
-            raise InvalidInputError("a column is not named as metadata", repr(name), "rename it")
+            raise InvalidInputError("no column has the name of a metadata column", repr(name), "rename it")
     fields = from_arrow_schema(user_schema).fields
     return StructType([*fields, *(StructField(name, _TYPES[name], True) for name in metadata)])
 
@@ -67,16 +67,16 @@ def with_metadata(
 ) -> pa.RecordBatch:
     """The rows of a piece as Spark expects them.
 
-    Rows of a shared segment have stood for others before: their weights multiply, and so do the parts that
-    were kept; of their SIC they have the part that counts here.
+    Rows of a shared stream have their own SIC, weight and kept fraction already. These are multiplied by the
+    figures of this grant.
 
     Args:
-        piece: Which rows.
+        piece: The rows.
         metadata: Columns to add.
-        weight: One over the chance with which they were kept; `None`, and null, where that is unknown.
-        sic: Of each row, or which part counts of what rows of a segment have; see `row_sic`.
-        kept: Which part of their grant's rows was admitted.
-        drawn: Gives how rows were drawn; null without.
+        weight: One over the chance with which rows were kept; `None` if unknown, then the column is null.
+        sic: SIC of each row; for a shared stream the factor of the rows' own SIC, see `row_sic`.
+        kept: Fraction of the grant's rows that was admitted.
+        drawn: Says how rows were drawn; without it the column is null.
     """
     rows = piece.rows
     user = [field for field in rows.schema if field.name not in RESERVED_COLUMNS]

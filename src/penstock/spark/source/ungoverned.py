@@ -1,4 +1,4 @@
-"""A log's stream as plain Structured Streaming reads it: for probes, comparisons and bounded queries."""
+"""Reads a stream as plain Structured Streaming does, for probes, comparisons and bounded queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ def read_ungoverned(
     total_rows: int = 0,
     metadata: Metadata = False,
 ) -> DataFrame:
-    """A log's stream as plain Structured Streaming reads it: everything there is, or a static row limit."""
+    """A stream as plain Structured Streaming reads it.
+
+    Args:
+        spark: The session.
+        stream: The stream's directory.
+        max_rows: Most rows of a batch; 0 for all that wait.
+        total_rows: Rows after which the source ends; 0 for never.
+        metadata: Metadata columns to add.
+    """
     spark.dataSource.register(PenstockSource)
     options = SourceOptions(
         stream=str(stream),

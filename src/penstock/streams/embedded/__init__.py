@@ -1,1 +1,1 @@
-"""A stream in files of one machine: the log that Penstock brings along."""
+"""A stream in files of one machine: the log that comes with Penstock."""

@@ -1,7 +1,7 @@
-"""Forgetting index records of data files that were trimmed, without forgetting what writers have appended.
+"""Drops index records of trimmed data files, but still remembers the last batch of each writer.
 
-The last batch of each writer among the dropped records goes to a small file first, so a repeat is still
-known; then the new index replaces the old one whole. A crash in between leaves the old
+First, the last batch of each writer among the dropped records goes to a small file, so that a repeated
+append is still recognised. Then the new index replaces the old one whole. A crash in between leaves the old
 index: nothing is lost.
 """
 
@@ -24,12 +24,12 @@ LEAST_RECORDS = 256
 
 
 def data_files(folder: Path) -> list[int]:
-    """First positions of a partition's data files, in order; files of other names are not the log's."""
+    """First positions of a partition's data files, in order; files with other names are ignored."""
     return sorted(int(path.stem) for path in folder.glob("*.data") if _DATA_FILE.fullmatch(path.name))
 
 
 def trimmed_before(folder: Path) -> int:
-    """First position of a partition that is left."""
+    """First position of a partition that has not been trimmed."""
     try:
         return int((folder / "trimmed").read_text())
     except FileNotFoundError:
@@ -37,7 +37,12 @@ def trimmed_before(folder: Path) -> int:
 
 
 def known_batches(folder: Path, records: np.ndarray) -> dict[str, int]:
-    """The last batch of each writer; `records` must have been read before this is called."""
+    """The last batch of each writer, by index records, dropped records and notes.
+
+    Args:
+        folder: The partition's folder.
+        records: Index records, read before this call: a compaction in between then loses no batch.
+    """
     known = _of_records(folder, records)
     end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
     noted = noted_batches(folder, max(end, trimmed_before(folder)))
@@ -45,7 +50,7 @@ def known_batches(folder: Path, records: np.ndarray) -> dict[str, int]:
 
 
 def _of_records(folder: Path, records: np.ndarray) -> dict[str, int]:
-    """The same without notes: of records, and of those that were dropped."""
+    """The last batch of each writer, by index records and dropped records, without notes."""
     known = last_batches(records)
     try:
         dropped = json.loads((folder / "batches").read_text())
@@ -55,13 +60,16 @@ def _of_records(folder: Path, records: np.ndarray) -> dict[str, int]:
 
 
 def compact(folder: Path, index: Index) -> bool:
-    """Drops records of files that are gone, once they are most of the index; for the lock's holder only."""
+    """Drops index records of trimmed files, once they are most of the index; returns whether it did.
+
+    Only the holder of the partition's lock may call this.
+    """
     records = index.records()
     dead = int(np.searchsorted(records["file"], trimmed_before(folder), side="left"))
     if dead < LEAST_RECORDS or dead <= records.size // 2 or dead == records.size:
         return False
-    # Only batches of dropped records: those of kept ones may still be lost to a power cut, and then the
-    # repeat must not be taken for known.
+    # The file gets batches of dropped records only. A power cut may still take kept records; their batches
+    # are then appended again, and must not count as known.
     replace_text(folder / "batches", json.dumps(_of_records(folder, records[:dead])))
     replace_bytes(index.path, records[dead:].tobytes())
     return True

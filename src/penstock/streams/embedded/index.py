@@ -58,7 +58,7 @@ def _crc(record: np.ndarray) -> int:
 
 
 def is_whole(record: np.ndarray) -> bool:
-    """Whether a record (an array of one) is as it was written."""
+    """Whether a record (an array of one) is undamaged."""
     return int(record["magic"][0]) == MAGIC and int(record["crc"][0]) == _crc(record)
 
 
@@ -68,7 +68,7 @@ class Index:
     def __init__(self, path: Path, key_buckets: int) -> None:
         self.path = path
         self.dtype = record_type(key_buckets)
-        # inode and size seen, and the records there; one attribute, so that threads see both or neither
+        # the file's inode and size, and its records; one attribute, so that threads see both or neither
         self._state: tuple[tuple[int, int], np.ndarray] = ((0, 0), np.empty(0, self.dtype))
 
     def records(self) -> np.ndarray:
@@ -77,9 +77,9 @@ class Index:
         stat = self.path.stat()
         if (stat.st_ino, stat.st_size) != seen:
             with self.path.open("rb") as file:
-                stat = os.fstat(file.fileno())  # again: a compaction may have put another file there
+                stat = os.fstat(file.fileno())  # again: a compaction may have replaced the file meanwhile
                 records = self._map(file.fileno(), stat.st_size)
-            # a torn tail may yet be undone and written anew at the same size: look again next time
+            # a writer may undo a torn tail and write another of the same size: map the file again next time
             torn = records.size * self.dtype.itemsize < stat.st_size
             self._state = ((stat.st_ino, -1 if torn else stat.st_size), records)
         return records
@@ -90,7 +90,7 @@ class Index:
             return np.empty(0, self.dtype)
         mapped = mmap.mmap(handle, whole * self.dtype.itemsize, access=mmap.ACCESS_READ)
         records = np.frombuffer(mapped, self.dtype)
-        while whole > 0:  # drops a tail that is torn or belongs to an append whose last record is missing
+        while whole > 0:  # leaves out a torn tail, and records of an append whose last record is missing
             record = records[whole - 1 : whole]
             if is_whole(record) and record["last"][0]:
                 break
@@ -109,14 +109,14 @@ class Index:
         return found
 
     def position_at(self, arrival_us: int) -> int | None:
-        """Where the first segment begins whose last row arrived after a time."""
+        """First position of the first segment whose last row arrived after a time."""
         records = self.records()
         at = int(np.searchsorted(records["arrival_max_us"], arrival_us, side="right"))
         return int(records[at]["first_position"]) if at < records.size else None
 
 
 def last_batches(records: np.ndarray) -> dict[str, int]:
-    """The last batch of each writer."""
+    """The last batch of each writer in these records."""
     named = records[records["batch"] >= 0]
     writers, which = np.unique(named["writer"], return_inverse=True)
     last = np.full(writers.size, -1, np.int64)
@@ -125,7 +125,7 @@ def last_batches(records: np.ndarray) -> dict[str, int]:
 
 
 def to_arrays(records: np.ndarray, keys: bool) -> HeaderArrays:
-    """Records as arrays of their own; only the many counts by key bucket stay a view of the map."""
+    """Copies records into arrays; only the counts by key bucket, which are many, stay a view of the map."""
     with_keys = keys and "key_counts" in (records.dtype.names or ())
     return HeaderArrays(
         first_position=records["first_position"].copy(),

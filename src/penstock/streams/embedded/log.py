@@ -3,7 +3,7 @@
 <root>/<stream>/stream.json        schema, partitions, key; written once
 <root>/<stream>/p0000/index        one record a segment, see `penstock.streams.embedded.index`
 <root>/<stream>/p0000/<n>.data     segments one after the other; n is the first position in the file
-<root>/<stream>/p0000/trimmed      first position that is left, where rows have been forgotten
+<root>/<stream>/p0000/trimmed      first position that is left, once rows have been trimmed
 <root>/<stream>/p0000/batches      last batch of each writer among index records that were dropped
 <root>/<stream>/p0000/noted        batches of writers that had no rows for the partition
 <root>/<stream>/p0000/writer       locked by the process that appends
@@ -38,19 +38,19 @@ from penstock.streams.protocol import AppendKey, HeaderArrays, Segment
 from penstock.vocabulary.errors import InvalidInputError
 
 MAPPED_FILES = 16
-"""Data files that a reader keeps mapped: a mapped file that was trimmed still takes its place on disk."""
+"""Most data files that a reader keeps mapped: a trimmed file takes disk space while it is mapped."""
 
 
 class EmbeddedLog:
-    """One stream of an embedded log, for reading; appending takes the partition's lock on first use.
+    """One stream of an embedded log, for reading and appending. Threads may share it.
 
-    Threads may share it.
+    The first append to a partition takes the partition's lock.
 
     Args:
         directory: The stream's directory, made by `create`.
         fsync: "always", "interval" or "never", see `FsyncPolicy`.
         clock: Seconds since the epoch; stamps arrivals.
-        fsync_interval_s: For "interval".
+        fsync_interval_s: Interval of fsync="interval".
         verify: Whether a segment's bytes are checked when it is read.
     """
 
@@ -124,23 +124,22 @@ class EmbeddedLog:
         """Appends rows, all or none; returns the partition's end.
 
         Args:
-            rows: With exactly the columns of `append_schema`. A table is for more than fits a batch: two
-                GiB of text or bytes in a column.
-            partition: Where to.
-            key: A repeat of the writer's batch, or an older one, is a no-op. Without rows the partition only
-                notes that it has the batch.
-            arrival_us: When each row arrived, for producers that buffer; else now. What lies before the
-                last row counts as its arrival, what lies in the future as now.
+            rows: Rows with exactly the columns of `append_schema`. A table is for rows that no batch can
+                hold: more than two GiB of text or bytes in a column.
+            partition: Partition that gets the rows.
+            key: Writer and batch number. A batch that this writer has appended already, or an older one, is
+                a no-op. Without rows the partition only notes that it has the batch.
+            arrival_us: When each row arrived, for producers that buffer; by default now. A time before the
+                partition's last arrival counts as that arrival, a time in the future counts as now.
         """
         check_partition(self, partition)
         check_rows(rows, self.append_schema, self.name)
         if partition in self._writers:
-            self._writers[
-                partition
-            ].check_process()  # first: after a fork nobody may be left to free the lock
+            # before the lock is waited for: after a fork no thread may be left to free it
+            self._writers[partition].check_process()
         with self._lock:
             if partition not in self._writers:
-                check_can_be_stored(self.schema)  # streams of old may have such columns
+                check_can_be_stored(self.schema)  # an earlier Penstock created streams with such columns
                 self._writers[partition] = Writer(
                     self.name,
                     self._folder(partition),
@@ -154,9 +153,9 @@ class EmbeddedLog:
     def last_batch(self, writer: str, partition: int = 0) -> int:
         """The last batch of a writer that is in the partition; -1 for none."""
         check_partition(self, partition)
-        appending = self._writers.get(partition)
-        if appending is not None and appending.is_here:  # nobody else appends, and the index may be long
-            return appending.batches.get(writer, -1)
+        appender = self._writers.get(partition)
+        if appender is not None and appender.is_here:  # nobody else appends, and the index may be long
+            return appender.batches.get(writer, -1)
         records = self._indexes[partition].records()
         return known_batches(self._folder(partition), records).get(writer, -1)
 
@@ -173,13 +172,13 @@ class EmbeddedLog:
         return trimmed_before(self._folder(partition))
 
     def position_at(self, partition: int, arrival_us: int) -> int:
-        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        """First position of the first segment that ends after an arrival time; the end if there is none."""
         check_partition(self, partition)
         found = self._indexes[partition].position_at(arrival_us)
         return self.end(partition) if found is None else max(found, self.start(partition))
 
     def mark(self, partition: int, position: int) -> int:
-        """What tells the row before a position from any other that may lie there; 0 if there is none."""
+        """Checksum that identifies the row before a position; 0 if there is no such row."""
         check_partition(self, partition)
         found = self._indexes[partition].between(position - 1, position)
         return int(found[0]["crc"]) if found.size else 0
@@ -189,7 +188,7 @@ class EmbeddedLog:
         return [to_segment(record, partition) for record in self._between(partition, start, end)]
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same as arrays; without `keys` no counts by key bucket."""
+        """The same headers as arrays; without `keys` no counts by key bucket."""
         return to_arrays(self._between(partition, start, end), keys)
 
     def _between(self, partition: int, start: int, end: int) -> np.ndarray:
@@ -204,7 +203,7 @@ class EmbeddedLog:
         where = f"{self.name}, partition {partition}, position {position}"
         if position < first_left or found.size == 0:
             raise InvalidInputError(
-                "a segment that is read is still there", where, "it was trimmed; read on from start()"
+                "the segment to read is still in the log", where, "it was trimmed; read on from start()"
             )
         offset, length = int(found[0]["offset"]), int(found[0]["length"])
         mapped = self._mapped(partition, int(found[0]["file"]), offset + length, first_left)
@@ -213,7 +212,7 @@ class EmbeddedLog:
             if not self.verify or zlib.crc32(data) == int(found[0]["data_crc"]):
                 return pa.ipc.read_record_batch(data, self.schema)
         except (pa.ArrowException, OSError):
-            pass  # too short, or, without `verify`, no batch
+            pass  # the file is too short, or (without `verify`) the bytes are no record batch
         raise InvalidInputError(
             "a segment is read as it was written", f"damaged bytes in {where}", "restore the file, or skip it"
         )
@@ -221,7 +220,7 @@ class EmbeddedLog:
     def trim(self, partition: int, before: int) -> int:
         """Forgets rows before a position, in whole data files; returns the first position that is left.
 
-        The file of the last row stays: the end is known from it.
+        The data file with the last row always stays, because the partition's end is known from it.
         """
         check_partition(self, partition)
         folder = self._folder(partition)
@@ -232,7 +231,7 @@ class EmbeddedLog:
             keep_from = max((first for first in files if first <= min(before, last)), default=0)
             first_left = max(keep_from, self.start(partition))
             if first_left > self.start(partition):
-                replace_text(folder / "trimmed", str(first_left))  # said first, then done
+                replace_text(folder / "trimmed", str(first_left))  # before the files go: a crash may follow
             for first in files:
                 if first < first_left:
                     (folder / f"{first:020d}.data").unlink(missing_ok=True)
@@ -268,7 +267,7 @@ class EmbeddedLog:
                     mapped = source.read_buffer()
             except FileNotFoundError:
                 raise InvalidInputError(
-                    "a data file of the index is there",
+                    "every data file in the index exists",
                     f"{path.name} is missing",
                     "restore it, or trim past it",
                 ) from None

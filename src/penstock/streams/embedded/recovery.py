@@ -1,4 +1,4 @@
-"""What a writer does first: cutting off what a crash left half-written, or a power cut took from the end."""
+"""Recovery, a writer's first step: cuts off records and rows that a crash or a power cut left incomplete."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 def recover(folder: Path, index: Index) -> int:
-    """Cuts off what is not whole at the end; returns how many bytes, and says so."""
+    """Cuts off incomplete or damaged appends at the end and logs it; returns the number of bytes cut."""
     records, trimmed = index.records(), trimmed_before(folder)
     count = records.size
     while count > 0 and not _is_good(folder, records[count - 1 : count], trimmed):
         count -= 1
         while count > 0 and not records[count - 1]["last"]:
             count -= 1
-    lost = _lost(records[count:])  # now: they are a map of the file that is cut
+    lost = _lost(records[count:])  # before the file is cut, because the records are a map of it
     size = count * index.dtype.itemsize
     cut = index.path.stat().st_size - size
     last_file, keep = (-1, 0)
@@ -53,7 +53,7 @@ def recover(folder: Path, index: Index) -> int:
 
 
 def _lost(records: np.ndarray) -> str:
-    """Says what complete appends are lost with these records."""
+    """Describes the complete appends that are lost with these records; empty if there are none."""
     if not records.size:
         return ""
     appends, rows = int((records["last"] == 1).sum()), int(records["rows"].sum())
@@ -64,7 +64,7 @@ def _lost(records: np.ndarray) -> str:
 
 
 def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:
-    """Whether the rows of a record (an array of one) are there, or are gone on purpose."""
+    """Whether the rows of a record (an array of one) are in the data file, or were trimmed."""
     if not is_whole(record):
         return False
     file = int(record["file"][0])

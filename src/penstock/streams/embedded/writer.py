@@ -38,10 +38,10 @@ Fsync = Literal["always", "interval", "never"]
 _log = logging.getLogger(__name__)
 
 _JITTER_US = 10_000
-"""Clocks that differ by less are not worth a warning: stamps are rounded, hosts are never quite agreed."""
+"""Clocks that differ by less cause no warning: stamps are rounded, and hosts never agree exactly."""
 
 _warned: set[tuple[Path, str]] = set()
-"""Streams of this process that were warned of, and of what."""
+"""Warnings that this process has given: the stream's directory and the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class LogConfig:
     Attributes:
         partitions: Log partitions; each has one writer process.
         key: Column whose hash groups rows, or none.
-        key_buckets: Buckets of the key's hash that headers count rows by.
-        segment_rows: Most rows a segment holds: the unit that shedding can skip unread.
+        key_buckets: Number of buckets of the key's hash; headers count rows by bucket.
+        segment_rows: Most rows of a segment, the unit that shedding can skip unread.
         file_bytes: Size at which a data file is closed and the next begun: the unit that trimming removes.
-        origin: Whether it is a shared segment: rows keep `_sic`, `_weight` and `_kept` of their origin.
+        origin: Whether this is a shared stream: rows keep `_sic`, `_weight` and `_kept` of their origin.
     """
 
     partitions: int = 1
@@ -75,9 +75,10 @@ class FsyncPolicy:
     """When appended rows are forced to the disk.
 
     Attributes:
-        fsync: "always" with every append; "interval" at most `interval_s` after it, together with what came
-            since, and on close; "never" leaves it to the operating system. All survive a process's crash.
-        interval_s: How much a power cut may lose with "interval".
+        fsync: "always" syncs with every append. "interval" syncs at most `interval_s` after an append,
+            together with later appends, and on close. "never" leaves it to the operating system. Under all
+            three, appended rows survive a crash of the process.
+        interval_s: Seconds of rows that a power cut may lose with "interval".
     """
 
     fsync: Fsync = "never"
@@ -90,7 +91,7 @@ class FsyncPolicy:
 
 
 class Writer:
-    """The appending side of one partition; holds its lock."""
+    """The appending side of one partition; holds the partition's lock."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Writer:
         self.recovered_bytes = recover(self.folder, self.index)
         records, trimmed = self.index.records(), trimmed_before(self.folder)
         self.end = int(records[-1]["first_position"] + records[-1]["rows"]) if records.size else 0
-        self.end = max(self.end, trimmed)  # positions of rows that were there once are not given again
+        self.end = max(self.end, trimmed)  # positions of trimmed rows are not given to other rows
         self.last_arrival_us = int(records[-1]["arrival_max_us"]) if records.size else 0
         last_file = int(records[-1]["file"]) if records.size else -1
         self.file = last_file if last_file >= trimmed else self.end
@@ -128,7 +129,7 @@ class Writer:
         self._data = open(self._data_path(), "ab")  # noqa: SIM115 - closed by close()
         self._index = open(self.index.path, "ab")  # noqa: SIM115
         if self.policy.fsync != "never":
-            sync_directory(self.folder)  # the names of both may be new
+            sync_directory(self.folder)  # both files may be new
         self.compact()
 
     def append(
@@ -138,7 +139,10 @@ class Writer:
         arrival_us: np.ndarray | None,
         clock: Callable[[], float],
     ) -> int:
-        """Appends rows with the log's columns; returns the partition's end. Without rows the key is noted."""
+        """Appends rows with the columns of an append; returns the partition's end.
+
+        Without rows, a key is only noted.
+        """
         self.check_process()
         with self._busy:
             return self._append(rows, key, arrival_us, clock)
@@ -184,11 +188,11 @@ class Writer:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process took the lock, and not the one that it was forked from."""
+        """Whether this process itself took the lock, not a process that it was forked from."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
-        """Refuses a process that was forked from the one that took the lock: two would write one file."""
+        """Refuses a process forked from the one that took the lock: two processes would write one file."""
         if not self.is_here:
             raise InvalidInputError(
                 "a partition has one writer",
@@ -201,25 +205,27 @@ class Writer:
         now_us = int(clock() * 1e6)
         if now_us < self.last_arrival_us - _JITTER_US:
             self._warn_once(
-                "the clock went back by %d us; until it is there again, all rows of a partition count as "
-                "arrived with its last row",
+                "the clock went back by %d us; until it has caught up, new rows of a partition count as "
+                "arrived together with its last row",
                 self.last_arrival_us - now_us,
             )
         stamps = np.full(count, now_us, np.int64) if arrival_us is None else np.asarray(arrival_us, np.int64)
         if stamps.size != count:
             raise InvalidInputError(
-                "there is one arrival time a row", f"{stamps.size} for {count} rows", "give all"
+                "there is one arrival time a row",
+                f"{stamps.size} arrival times for {count} rows",
+                "give one for each row",
             )
         if count and int(stamps.max()) > now_us + _JITTER_US:
             self._warn_once(
                 "rows are stamped up to %d us in the future; they count as arrived now",
                 int(stamps.max()) - now_us,
             )
-        # one row of the future would hold back every later row's arrival
+        # a stamp in the future is cut to now: arrival never goes back, so later rows would get it too
         return np.maximum.accumulate(np.maximum(np.minimum(stamps, now_us), self.last_arrival_us))
 
     def _warn_once(self, warning: str, lead_us: int) -> None:
-        """Once a stream and process: a clock that is wrong is wrong with every append."""
+        """Warns once for each stream and process, because a wrong clock is wrong at every append."""
         about = self.folder.parent.absolute(), warning
         if about not in _warned:
             _warned.add(about)
@@ -233,7 +239,7 @@ class Writer:
         sizes = self._data.tell(), self._index.tell()
         try:
             self._write(stored, stamps, key)
-        except BaseException:  # also Ctrl-C: what is in the index and what this object knows must agree
+        except BaseException:  # also Ctrl-C: the index file and this object's state must agree
             self._undo(*sizes)
             raise
 
@@ -255,21 +261,21 @@ class Writer:
                 record["key_counts"] = key_counts(part.column(self.config.key), buckets)
             self._data.write(data)
         records[-1]["last"] = 1
-        due = self._sync_is_due()
-        _flush(self._data, due)
+        sync = self._sync_is_due()
+        _flush(self._data, sync)
         self._index.write(seal(records))
-        _flush(self._index, due)
-        if due:
+        _flush(self._index, sync)
+        if sync:
             self._synced_s = time.monotonic()
         elif self.policy.fsync == "interval" and self._timer is None:
             left_s = max(0.0, self._synced_s + self.policy.interval_s - time.monotonic())
             self._timer = start_timer(left_s, self._sync_in_time)
 
     def _sync_in_time(self) -> None:
-        """Syncs rows that no later append has synced: a stream may fall silent."""
+        """Syncs rows that no later append has synced, because the stream fell silent."""
         with self._busy:
             if self._timer is None:
-                return  # closed meanwhile
+                return  # the writer was closed meanwhile
             self._timer = None
             try:
                 _flush(self._data, True)
@@ -285,7 +291,7 @@ class Writer:
 
     def _undo(self, data_size: int, index_size: int) -> None:
         for file in (self._data, self._index):
-            with suppress(OSError):  # closing writes what is still buffered: on a full disk that fails again
+            with suppress(OSError):  # closing flushes the buffer, which fails again on a full disk
                 file.close()
         os.truncate(self.index.path, index_size)
         os.truncate(self._data_path(), data_size)
@@ -294,7 +300,7 @@ class Writer:
 
     def _roll(self) -> None:
         _flush(self._data, self.policy.fsync != "never")
-        following = open(self._data_path(self.end), "ab")  # noqa: SIM115 - may fail: the old one is still there
+        following = open(self._data_path(self.end), "ab")  # noqa: SIM115 - if it fails, the old one is open
         self._data.close()
         self._data, self.file = following, self.end
         if self.policy.fsync != "never":
@@ -302,7 +308,7 @@ class Writer:
         self.compact()
 
     def compact(self) -> None:
-        """Drops index records of files that are gone, once they are most of the index."""
+        """Drops index records of trimmed files, once they are most of the index."""
         with self._busy:
             try:
                 changed = compact(self.folder, self.index)
@@ -317,9 +323,9 @@ class Writer:
         return self.folder / f"{self.file if first is None else first:020d}.data"
 
     def close(self) -> None:
-        """Syncs if the policy asks for it and gives the lock back."""
+        """Syncs unless the policy is "never", and releases the lock."""
         if not self.is_here:
-            return  # see forked
+            return  # `forked` has closed the files of this process
         with self._busy:
             if self._timer is not None:
                 self._timer.cancel()
@@ -335,17 +341,18 @@ class Writer:
                 os.close(self._lock)
 
     def forked(self) -> None:
-        """In a process that was forked: lets go of what is the other's, and writes nothing of it.
+        """Closes, in a forked process, the parent's files without flushing them, and the parent's lock.
 
-        A lock lasts until the last process has closed it, so this one would hold it when the other has died.
+        A lock lasts until the last process has closed it. This process would still hold it after the parent
+        has died.
         """
-        self._data.raw.close()  # not the buffers: another thread may have filled them half
+        self._data.raw.close()  # bypasses the buffers: a thread of the parent may have filled them half
         self._index.raw.close()
         os.close(self._lock)
 
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-"""Those of this process that hold a lock."""
+"""Writers of this process that hold a lock."""
 
 
 def _after_fork() -> None:
@@ -358,7 +365,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def start_timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
-    """Calls after so many seconds, unless it is cancelled; holds no process up that ends."""
+    """Calls a function after some seconds, unless cancelled; the thread does not delay the process's exit."""
     timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()
@@ -372,14 +379,14 @@ def _flush(file: IO[bytes], sync: bool) -> None:
 
 
 def _segments(rows: pa.RecordBatch | pa.Table, most: int) -> list[pa.RecordBatch]:
-    """Rows cut into segments; of a table also where one array cannot hold them."""
+    """Rows cut into segments of at most `most` rows; a table is also cut where one array cannot hold them."""
     if isinstance(rows, pa.Table):
         return [part for part in rows.to_batches(max_chunksize=most) if part.num_rows]
     return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
 
 
 def key_counts(values: pa.Array, buckets: int) -> np.ndarray:
-    """Rows by bucket of the hash of their key."""
+    """Number of rows in each bucket of the key's hash."""
     return np.bincount(key_buckets(values, buckets), minlength=buckets)
 
 

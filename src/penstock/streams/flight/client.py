@@ -1,4 +1,4 @@
-"""A stream that a Flight server keeps, for processes without its directory: the same methods as any log."""
+"""A client for a stream that a Flight server keeps, with the same methods as any log."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class FlightLog:
     """One stream of a `FlightServer`.
 
     Args:
-        address: As the server prints it: `grpc://host:port`.
+        address: The address that the server prints: `grpc://host:port`.
         stream: The stream's name.
-        token: If the server was given one; one that it minted is found.
-        timeout_s: Longest time for a call.
+        token: The server's token, if the server was given one. A token that the server minted is found.
+        timeout_s: Longest time that a call may take.
         clock: Seconds since the epoch.
     """
 
@@ -60,7 +60,7 @@ class FlightLog:
 
     @property
     def directory(self) -> NoReturn:
-        """Refused: the registry of readers, and what else needs the directory, lies with the stream."""
+        """Refused: the directory, with the registry of readers, is on the server's machine."""
         raise self._elsewhere("is read over Flight")
 
     def append(
@@ -72,7 +72,7 @@ class FlightLog:
     ) -> int:
         """Appends rows, all or none; returns the partition's end.
 
-        If the connection breaks it is unknown whether they were appended: with a key, repeat the call.
+        If the connection breaks, it is unknown whether the rows were appended. With a key, repeat the call.
         """
         check_partition(self, partition)
         check_rows(rows, self.append_schema, self.name)
@@ -80,8 +80,8 @@ class FlightLog:
             if len(arrival_us) != rows.num_rows:
                 raise InvalidInputError(
                     "there is one arrival time a row",
-                    f"{len(arrival_us)} for {rows.num_rows} rows",
-                    "give all",
+                    f"{len(arrival_us)} arrival times for {rows.num_rows} rows",
+                    "give one for each row",
                 )
             rows = rows.append_column(self.schema.field(ARRIVAL), pa.array(arrival_us, pa.int64()))
         request: dict[str, Any] = {"partition": partition}
@@ -90,7 +90,9 @@ class FlightLog:
         with self._call():
             answer = self._authenticated(lambda: self._put(rows, encode(**request)))
         if answer is None:
-            raise UnmetError("an append is answered", f"nothing from {self.address}", "see the server")
+            raise UnmetError(
+                "the server answers an append", f"no answer from {self.address}", "look at the server's log"
+            )
         return int(json.loads(answer.to_pybytes())["end"])
 
     def _put(self, rows: pa.RecordBatch, request: bytes) -> pa.Buffer | None:
@@ -114,7 +116,7 @@ class FlightLog:
         return int(self._value("end", partition=partition))
 
     def position_at(self, partition: int, arrival_us: int) -> int:
-        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        """First position of the first segment that ends after an arrival time; the end if there is none."""
         return int(self._value("position_at", partition=partition, arrival_us=int(arrival_us)))
 
     def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
@@ -123,7 +125,7 @@ class FlightLog:
         return [Segment(**{**fields, "key_counts": tuple(fields["key_counts"])}) for fields in found]
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same as arrays; without `keys` no counts by key bucket."""
+        """The same headers as arrays; without `keys` no counts by key bucket."""
         request = {"partition": partition, "start": int(start), "end": int(end), "keys": keys}
         return decode_headers(self._action("header_arrays", **request))
 
@@ -136,7 +138,7 @@ class FlightLog:
         return table.combine_chunks().to_batches()[0]
 
     def trim(self, partition: int, before: int) -> NoReturn:
-        """Refused as well."""
+        """Refused: a stream is trimmed on the server's machine."""
         raise self._elsewhere("is trimmed where it lies")
 
     def _elsewhere(self, what: str) -> InvalidInputError:
@@ -158,8 +160,8 @@ class FlightLog:
 
     def _action(self, action: str, **request: Any) -> bytes:
         with self._call():
-            asked = fl.Action(action, encode(stream=self.name, **request))
-            (result,) = self._authenticated(lambda: list(self._client.do_action(asked, self._options)))
+            call = fl.Action(action, encode(stream=self.name, **request))
+            (result,) = self._authenticated(lambda: list(self._client.do_action(call, self._options)))
         body: bytes = result.body.to_pybytes()
         return body
 
@@ -168,7 +170,7 @@ class FlightLog:
         self._options = fl.FlightCallOptions(timeout=self._timeout_s, headers=headers)
 
     def _authenticated(self, call: Callable[[], _T]) -> _T:
-        """What a call gives; where the server minted a token, now or since the last call, with that one."""
+        """Makes a call; if the server refuses it and has minted a token, calls again with that token."""
         try:
             return call()
         except fl.FlightUnauthenticatedError as error:
@@ -181,19 +183,21 @@ class FlightLog:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Raises the server's own error, or one that says where it failed."""
+        """Turns errors of a call into the server's own error, or into one that names the server's address."""
         try:
             yield
         except fl.FlightUnauthenticatedError as error:
             where = (getattr(error, "extra_info", b"") or b"").decode(errors="replace")
             hint = (
-                f"give the one in {where}, if it is yours" if where else "give the token it was started with"
+                f"give the token in {where}, if that file is yours"
+                if where
+                else "give the token that the server was started with"
             )
             raise InvalidInputError("the caller knows the server's token", self.address, hint) from None
         except (fl.FlightError, pa.ArrowException) as error:
-            told = decode_error(getattr(error, "extra_info", b"") or b"")
-            if told is not None:
-                raise told from None
+            server_error = decode_error(getattr(error, "extra_info", b"") or b"")
+            if server_error is not None:
+                raise server_error from None
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnmetError(
                 "the log server answers",

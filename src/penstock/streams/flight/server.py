@@ -1,9 +1,10 @@
 """An Arrow Flight server over the streams of a directory, so that other processes and hosts append and read.
 
-DoPut, descriptor path = the stream's name: each batch is one append, with JSON beside it: partition, and
-writer and batch if the append is to be idempotent. The answer to each is the partition's end. Rows may carry
-`_arrival`, for producers that buffer; never later than now. DoGet, ticket JSON: the rows of a segment.
-Actions, body JSON: about, start, end, last_batch, position_at, headers, header_arrays.
+DoPut: the descriptor's path is the stream's name. Each batch is one append. JSON beside the batch has the
+partition, and the writer and batch number if the append is to be idempotent. The answer to each append is the
+partition's end. Rows of producers that buffer may have a column `_arrival`, never later than now.
+DoGet: the ticket is JSON; the answer is the rows of a segment.
+Actions: the body is JSON; about, start, end, last_batch, position_at, headers, header_arrays.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class FlightServer:
 
     Args:
         root: The directory that holds the streams.
-        host: Where to listen; beyond this machine only with a token.
-        port: 0 takes a free one, see `address`.
-        token: Callers must know it. It is sent in clear text: for networks that you trust. On this machine
-            one is minted if none is given, which clients of the same user find by themselves.
-        fsync: For appends, see `FsyncPolicy`.
-        authenticate: Whether callers need a token at all; without, every user of this machine may call.
+        host: Address to listen on; an address that other machines reach needs a token.
+        port: Port to listen on; 0 takes a free port, see `address`.
+        token: Token that callers must know. It is sent in clear text: for networks that you trust. If none is
+            given, the server mints one that clients of the same user on this machine find by themselves.
+        fsync: When appended rows are synced, see `FsyncPolicy`.
+        authenticate: Whether callers need a token at all. If not, every user of this machine may call.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class FlightServer:
             raise InvalidInputError("a log is a directory of streams", root, "give an existing directory")
         if token is None and host not in _LOOPBACK:
             raise InvalidInputError(
-                "a log that other machines reach has a token", f"host {host} without one", "give a token"
+                "a log that other machines can reach has a token",
+                f"host {host} without a token",
+                "give a token",
             )
         FsyncPolicy(fsync)
         self._streams = _Streams(root, fsync)
@@ -75,7 +78,7 @@ class FlightServer:
             raise InvalidInputError("the port is free", f"{host}:{port}", "use another, or 0") from error
         self.address = f"grpc://{host}:{self._server.port}"
         self.token_file: Path | None = None
-        """Where a minted token lies."""
+        """File with the minted token; `None` if no token was minted."""
         if token is None and authenticate:
             try:
                 token, self.token_file = mint_token(root, self.address)
@@ -89,8 +92,8 @@ class FlightServer:
     def close(self, patience_s: float = 5.0) -> bool:
         """Stops listening, waits a while for calls that are under way, and closes the streams.
 
-        Returns whether all calls have ended. gRPC has no way to end one that a caller keeps open; the
-        interpreter would wait for it at exit.
+        Returns whether all calls have ended. gRPC has no way to end a call that a caller keeps open; the
+        interpreter would wait for that call at exit.
         """
         stopping = threading.Thread(target=self._server.shutdown, daemon=True)
         stopping.start()
@@ -118,7 +121,7 @@ class _Streams:
 
     def check_open(self) -> None:
         if self.closed:
-            raise UnmetError("the server takes calls until it stops", "one after", "start it again")
+            raise UnmetError("the server is running", "a call after it stopped", "start the server again")
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.root.glob("*/stream.json"))
@@ -126,7 +129,7 @@ class _Streams:
     def get(self, name: str) -> EmbeddedLog | PacedLog:
         with self._lock:
             self.check_open()
-            if name not in self.names():  # also what keeps a caller inside the directory
+            if name not in self.names():  # this check also keeps a caller inside the directory
                 raise InvalidInputError("the stream exists", repr(name), f"one of {self.names()}")
             inode = (self.root / name / "stream.json").stat().st_ino
             if name not in self._open or self._open[name][0] != inode:
@@ -140,7 +143,10 @@ class _Streams:
 
 
 class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls without the token, all of them until it is known; says where a minted one lies."""
+    """Refuses calls without the token, and names the file of a minted token.
+
+    Until the server has its token, every call is refused.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +165,7 @@ class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def _answering(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns errors into answers; the server goes on."""
+    """Decorates a method: its errors become answers, so that the server goes on."""
 
     @functools.wraps(method)
     def answer(self: _Server, context: fl.ServerCallContext, *arguments: Any) -> Any:
@@ -194,7 +200,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
         for name in self.streams.names():
             try:
                 found.append(_info(self.streams.get(name)))
-            except PenstockError as error:  # the others are there
+            except PenstockError as error:  # one broken stream must not hide the others
                 self.streams.check_open()
                 _log.warning("%s is not listed: %s", name, error)
         return iter(found)
@@ -225,8 +231,8 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
     def _append(
         self, log: EmbeddedLog | PacedLog, rows: pa.RecordBatch, content: bytes, stamped: bool
     ) -> int:
-        self.streams.check_open()  # the call may have begun before
-        rows.validate(full=True)  # offsets of a stranger's strings may point anywhere
+        self.streams.check_open()  # the call may have begun before the server was stopped
+        rows.validate(full=True)  # a stranger's string offsets may point anywhere
         request = decode(content)
         key = None
         if "writer" in request or "batch" in request:
@@ -237,7 +243,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
             where = rows.schema.get_field_index(ARRIVAL)
             if rows.column(where).null_count:
                 raise InvalidInputError(
-                    "every row has an arrival", "a null", "stamp it or leave the column out"
+                    "every row has an arrival", "a null", "stamp every row or leave the column out"
                 )
             arrival_us = rows.column(where).to_numpy()
             rows = rows.remove_column(where)
@@ -251,7 +257,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
         found = log.headers(request["partition"], position, position + 1)
         if not found or found[0].first_position != position:
             raise InvalidInputError(
-                "a segment that is read is there",
+                "the segment to read exists",
                 f"{log.name}, partition {request['partition']}, position {position}",
                 "ask for headers first",
             )

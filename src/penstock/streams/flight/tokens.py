@@ -1,10 +1,10 @@
-"""The token of a log server that was given none: minted at its start, for processes of the same user.
+"""The token that a log server mints at its start if it was given none, for processes of the same user.
 
 <root>/.flight-<port>    JSON: address and token, readable by its owner alone
 
-A server that refuses a call names this file. A client that may read it is a process of the same user, and
-calls again with the token. The client uses the file only for the very address that is in it: a stranger who
-listens elsewhere cannot have it sent to him.
+A server that refuses a call names this file. A client that may read the file is a process of the same user,
+and calls again with the token. The client sends the token only to the address that is in the file, so a
+stranger who listens at another address cannot get it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.vocabulary.errors import InvalidInputError
 
 
 def mint_token(root: Path, address: str) -> tuple[str, Path]:
-    """A new token, and the file in which it lies until `forget_token`."""
+    """A new token, and the file that holds the token until `forget_token`."""
     token, path = secrets.token_hex(32), root.absolute() / f".flight-{address.rpartition(':')[2]}"
     try:
         path.unlink(missing_ok=True)
@@ -36,16 +36,16 @@ def mint_token(root: Path, address: str) -> tuple[str, Path]:
 
 
 def forget_token(path: Path, token: str) -> None:
-    """Removes the file, unless it is another server's by now."""
+    """Removes the token's file, unless another server has replaced it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(path.read_text())["token"] == token:
             path.unlink()
 
 
 def find_token(path: Path, address: str) -> str | None:
-    """The token of the server at an address, if the file is this user's own and says so."""
+    """The token in a file, if the file belongs to this user alone and names the address."""
     try:
-        # whatever a stranger names: no link is followed, no pipe is waited for
+        # a stranger may have named any path: links are not followed, and a pipe is not waited for
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
             own = about.st_uid == os.getuid() and not stat.S_IMODE(about.st_mode) & 0o077

@@ -1,4 +1,4 @@
-"""What goes over Flight beside rows: requests as JSON, headers as Arrow, errors as rule, got and hint."""
+"""Messages over Flight other than rows: requests as JSON, headers as Arrow, errors as rule, got and hint."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 _FIELDS = ("first_position", "rows", "arrival_min_us", "arrival_max_us", "arrival_mean_us")
 _KINDS: dict[str, type] = {"stream": str, "partition": int, "writer": str, "batch": int}
-"""Of a request's fields; every other one is a whole number or a yes or no."""
+"""Types of a request's fields; a field that is not listed is an int or a bool."""
 
 
 def encode(**fields: Any) -> bytes:
-    """A request or an answer."""
+    """Encodes a request or an answer."""
     return json.dumps(fields).encode()
 
 
 def decode(content: bytes, *needed: str) -> dict[str, Any]:
-    """A request, checked: whatever a stranger sent is a clear error."""
+    """Decodes and checks a request; anything malformed from a stranger becomes a clear error."""
     try:
         fields = json.loads(content or b"{}")
     except ValueError:
@@ -58,7 +58,7 @@ def encode_headers(headers: HeaderArrays) -> bytes:
 
 
 def decode_headers(content: bytes) -> HeaderArrays:
-    """What `encode_headers` wrote."""
+    """Decodes the bytes of `encode_headers`."""
     batch = pa.ipc.open_stream(content).read_next_batch()
     counts = None
     if "key_counts" in batch.schema.names:
@@ -68,14 +68,14 @@ def decode_headers(content: bytes) -> HeaderArrays:
 
 
 def encode_error(error: PenstockError) -> bytes:
-    """An error such that the other side can raise the same."""
+    """Encodes an error so that the other side can raise the same error."""
     if isinstance(error, InvalidInputError):
         return encode(rule=error.rule, got=str(error.got), hint=error.hint)
     return encode(message=str(error))
 
 
 def decode_error(content: bytes) -> PenstockError | None:
-    """The error of the other side, if it told one."""
+    """The error that the other side encoded; `None` if there is none."""
     try:
         fields = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""When the segments of a paced stream arrive: arrays, relative to the moment it begins."""
+"""When the segments of a paced stream arrive: arrays of times after the stream's beginning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 SPAN_S = 0.02
-"""Most time from the first to the last arrival of a scheduled segment: rows come in steps of it."""
+"""Most time between the first and the last arrival of a segment; the end advances in steps of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,8 +19,8 @@ class Schedule:
 
     Attributes:
         rows: Rows of each segment.
-        arrival_min_us: Arrival of its first row, after the beginning.
-        arrival_max_us: Arrival of its last row; the segment is there from then on.
+        arrival_min_us: Arrival of each segment's first row, after the stream's beginning.
+        arrival_max_us: Arrival of each segment's last row; from then on the segment can be read.
     """
 
     rows: npt.NDArray[np.int64]
@@ -30,7 +30,11 @@ class Schedule:
     def __post_init__(self) -> None:
         sizes = {array.size for array in (self.rows, self.arrival_min_us, self.arrival_max_us)}
         if len(sizes) > 1:
-            raise InvalidInputError("a segment has rows and two arrival times", sorted(sizes), "give all")
+            raise InvalidInputError(
+                "a segment has rows and two arrival times",
+                f"arrays of {sorted(sizes)} segments",
+                "give arrays of the same length",
+            )
         if self.rows.size and self.rows.min() < 1:
             raise InvalidInputError("a segment has at least 1 row", int(self.rows.min()), "leave it out")
         times = np.stack([self.arrival_min_us, self.arrival_max_us], axis=1).reshape(-1)
@@ -43,7 +47,7 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last arrival."""
+        """Time from the beginning to the last arrival."""
         return float(self.arrival_max_us[-1]) / 1e6 if self.rows.size else 0.0
 
 
@@ -68,14 +72,14 @@ def schedule_from_counts(
     segment_rows: int = 8192,
     span_s: float = SPAN_S,
 ) -> Schedule:
-    """Rows by bin of time, for example of a trace; inside a bin arrivals are even.
+    """A schedule from counts of rows by time bin, for example of a trace; arrivals are even inside a bin.
 
     Args:
-        counts: Rows of each bin.
+        counts: Number of rows in each bin.
         bin_s: Length of a bin.
-        scale: Multiplies the counts; fractions add up, so the total is right.
+        scale: Multiplies the counts. Fractions of rows are carried on, so the total is right.
         segment_rows: Most rows of a segment.
-        span_s: Most time that a segment spans.
+        span_s: Most time between the first and the last arrival of a segment.
     """
     wanted = np.asarray(counts, np.float64)
     if wanted.ndim != 1 or not np.isfinite(wanted).all() or (wanted < 0).any():
@@ -89,7 +93,7 @@ def schedule_from_counts(
     ends = np.arange(1, wanted.size * slots + 1) / slots
     until = np.rint(np.interp(ends, np.arange(by_bin.size), by_bin)).astype(np.int64)
     in_slot = np.diff(until, prepend=0)
-    pieces = -(-in_slot // segment_rows)  # segments of each slot, rounded up; none where it is empty
+    pieces = -(-in_slot // segment_rows)  # number of segments of each slot; an empty slot has none
     slot = np.repeat(np.arange(in_slot.size), pieces)
     piece = np.arange(slot.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     first = in_slot[slot] * piece // np.maximum(pieces[slot], 1)
@@ -106,7 +110,10 @@ def schedule_from_arrivals(
     bin_s: float = 0.01,
     span_s: float = SPAN_S,
 ) -> Schedule:
-    """The arrival times of single rows, multiplied: see `schedule_from_counts`."""
+    """A schedule from arrival times of single rows, counted by bin; `scale` multiplies the rows.
+
+    See `schedule_from_counts`.
+    """
     times = np.asarray(arrival_s, np.float64)
     if times.ndim != 1 or not np.isfinite(times).all() or (times < 0).any():
         raise InvalidInputError("arrivals are seconds, 0 or more", f"{times.shape}", "one number a row")

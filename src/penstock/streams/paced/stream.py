@@ -3,11 +3,11 @@
 <stream>/stream.json         kind, partitions, key, event time
 <stream>/pool/               an embedded stream: the rows, written once
 <stream>/p0000/schedule.npy  a column a segment: first position, rows, pool segment, arrivals; mapped
-<stream>/key_counts.npy      where a key is declared: rows by bucket in the first k rows of a pool segment
-<stream>/started             when it began
+<stream>/key_counts.npy      for a stream with a key: rows by bucket in the first k rows of a pool segment
+<stream>/started             when the stream began
 
-A pool segment is scheduled any number of times, and by its first rows only where fewer are due, so minutes
-at twenty times capacity take little disk.
+A schedule uses a pool segment any number of times. A scheduled segment with fewer rows uses the first rows of
+its pool segment. So minutes at twenty times capacity take little disk.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _FIRST, _ROWS, _POOL, _MIN, _MAX = range(5)
 class PacedLog:
     """One paced stream, for reading; see `create_paced`.
 
-    `end` follows the clock. Positions that were once below the end can be read whatever the clock says, so
-    a clock that goes back, or another machine's, loses nothing.
+    `end` follows the clock. Positions that were once below the end can be read whatever the clock says. So a
+    clock that goes back, or the clock of another machine, loses no rows.
 
     Args:
         directory: The stream's directory.
         clock: Seconds since the epoch.
-        verify: Whether a pool segment's bytes are checked, once.
+        verify: Whether a pool segment's bytes are checked when the segment is first read.
     """
 
     def __init__(
@@ -77,20 +77,21 @@ class PacedLog:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last arrival."""
+        """Time from the beginning to the last arrival."""
         return max((float(s[_MAX, -1]) / 1e6 for s in self._schedules if s.size), default=0.0)
 
     def total_rows(self, partition: int = 0) -> int:
-        """Rows that a partition will have at last."""
+        """Number of rows that a partition has once the whole schedule has arrived."""
         check_partition(self, partition)
         return int(self._schedules[partition][_ROWS].sum())
 
     def begin(self, at_s: float | None = None, restart: bool = False) -> float:
-        """Lets the stream begin, durably and for all processes; returns when.
+        """Lets the stream begin, durably and for all processes; returns the time of the beginning.
 
         Args:
-            at_s: By the clock; now if left out. May lie in the future, or in the past for a backlog.
-            restart: Whether it may begin again, from position 0.
+            at_s: Time of the beginning by the clock; by default now. It may lie in the future, or in the past
+                for a backlog.
+            restart: Whether a stream that has begun begins again, from position 0.
         """
         at_s = self.clock() if at_s is None else at_s
         text = json.dumps({"at_us": round(at_s * 1e6)})
@@ -100,7 +101,7 @@ class PacedLog:
             return at_s
         beside = write_beside(path, text.encode())
         try:
-            os.link(beside, path)  # unlike a rename, refuses to take another's place
+            os.link(beside, path)  # unlike a rename, a link fails if the file exists
         except FileExistsError:
             raise InvalidInputError(
                 "a paced stream begins once",
@@ -114,7 +115,7 @@ class PacedLog:
 
     @property
     def began_s(self) -> float | None:
-        """When it began; `None` before."""
+        """When the stream began; `None` if it has not."""
         began_us = self._began_us()
         return None if began_us is None else began_us / 1e6
 
@@ -130,7 +131,7 @@ class PacedLog:
         return self._began[1]
 
     def end(self, partition: int = 0) -> int:
-        """Rows of the segments whose last row has arrived by now."""
+        """Position after the last segment whose rows have all arrived by now."""
         check_partition(self, partition)
         began_us, schedule = self._began_us(), self._schedules[partition]
         if began_us is None:
@@ -149,12 +150,12 @@ class PacedLog:
         return int(schedule[_FIRST, -1] + schedule[_ROWS, -1]) if schedule.size else 0
 
     def start(self, partition: int = 0) -> int:
-        """Nothing is ever trimmed."""
+        """Always 0: a paced stream is never trimmed."""
         check_partition(self, partition)
         return 0
 
     def position_at(self, partition: int, arrival_us: int) -> int:
-        """Where the first segment begins that ends after an arrival time; the end if there is none."""
+        """First position of the first segment that ends after an arrival time; the end if there is none."""
         end, began_us, schedule = self.end(partition), self._began_us(), self._schedules[partition]
         if began_us is None:
             return 0
@@ -185,7 +186,7 @@ class PacedLog:
         return segments
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same as arrays; without `keys` no counts by key bucket."""
+        """The same headers as arrays; without `keys` no counts by key bucket."""
         check_partition(self, partition)
         schedule, began_us = self._schedules[partition], self._began_us()
         first = int(np.searchsorted(schedule[_FIRST], max(start, 0), side="right")) - 1
@@ -195,17 +196,17 @@ class PacedLog:
         part = schedule[:, max(first, 0) : last]
         low_us, high_us = part[_MIN] + (began_us or 0), part[_MAX] + (began_us or 0)
         counts = self._counts[part[_POOL], part[_ROWS]] if keys and self._counts is not None else None
-        # halves are added apart: the sum of two times in microseconds has no exact float
+        # half the difference is added: the sum of two times in microseconds has no exact float
         mean_us = low_us + (part[_MAX] - part[_MIN]) / 2
         return HeaderArrays(part[_FIRST].copy(), part[_ROWS].copy(), low_us, high_us, mean_us, counts)
 
     def read(self, segment: Segment) -> pa.RecordBatch:
-        """The rows of a segment: pool rows with the arrivals of the schedule."""
+        """The rows of a segment: rows of the pool with arrivals of the schedule."""
         position = segment.first_position
         found = self.header_arrays(segment.partition, position, position + 1, keys=False)
         if not len(found):
             raise InvalidInputError(
-                "a segment that is read is there",
+                "the segment to read exists",
                 f"{self.name}, partition {segment.partition}, position {position}",
                 "read below end(); before begin() there is nothing",
             )
@@ -231,7 +232,7 @@ class PacedLog:
         key: AppendKey | None = None,
         arrival_us: np.ndarray | None = None,
     ) -> NoReturn:
-        """Refused."""
+        """Refused: a paced stream is written beforehand."""
         raise InvalidInputError(
             "a paced stream is written beforehand",
             f"an append to {self.name}",
@@ -239,11 +240,11 @@ class PacedLog:
         )
 
     def last_batch(self, writer: str, partition: int = 0) -> int:
-        """Nobody appends."""
+        """Always -1: nobody appends to a paced stream."""
         return -1
 
     def trim(self, partition: int, before: int) -> int:
-        """Nothing is forgotten: the pool is shared by all of the schedule."""
+        """Trims nothing and returns 0: the whole schedule shares the pool."""
         check_partition(self, partition)
         return 0
 
@@ -267,15 +268,15 @@ def create_paced(
     event_time: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> PacedLog:
-    """Writes a paced stream; it begins with `begin`.
+    """Writes a paced stream; `PacedLog.begin` lets it begin.
 
     Args:
         directory: A new stream's directory.
-        pool: Rows that are sent again and again, in turn; at least as many as the largest segment has.
-            They are cut into pool segments of that size; a remainder is left out.
-        schedules: One a partition.
+        pool: Rows that the schedule repeats in turn; at least as many as the largest segment has. They are
+            cut into pool segments of that size; a remainder is left out.
+        schedules: One schedule a partition.
         key: Column whose hash groups rows, or none.
-        key_buckets: Buckets that headers count rows by.
+        key_buckets: Number of buckets of the key's hash; headers count rows by bucket.
         event_time: A timestamp column that is overwritten with the arrival, so that windows advance.
         clock: Seconds since the epoch.
     """
@@ -289,7 +290,7 @@ def create_paced(
         raise InvalidInputError(
             "the pool fills the largest segment",
             f"{available} rows for {size}",
-            "give more rows, or cut smaller",
+            "give more rows, or a schedule with smaller segments",
         )
     schema = pool[0].schema
     check_schema(schema, key)
@@ -320,7 +321,7 @@ def create_paced(
 
 
 def _counts_of_first(values: pa.Array, buckets: int, size: int) -> np.ndarray:
-    """By pool segment and k, rows by bucket in its first k rows."""
+    """For each pool segment and each k: number of rows in each bucket among the segment's first k rows."""
     of_row = key_buckets(values, buckets).reshape(-1, size)
     counts = np.zeros((of_row.shape[0], size + 1, buckets), np.uint32)
     for which, segment in enumerate(of_row):

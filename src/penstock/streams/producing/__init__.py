@@ -1,1 +1,1 @@
-"""Producers: rows in, appends that are not repeated; and made-up rows."""
+"""Producers, which append rows to a stream without repeating them, and synthetic rows."""

@@ -22,10 +22,10 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnmetEr
 _log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 30
-"""Sends with more are appended in several steps: a column of text in one batch holds 2 GiB."""
+"""Sends with more bytes are appended in several steps: a text column of one batch holds at most 2 GiB."""
 
 NOTE_EVERY_S = 1.0
-"""How often partitions without rows are told of sends; over Flight that is a call for each."""
+"""How often partitions that got no rows are told of sends; over Flight, each partition costs a call."""
 
 
 @dataclass(slots=True)
@@ -33,12 +33,12 @@ class _Pending:
     """Rows of one partition that are not in the log yet."""
 
     sends: list[tuple[int, pa.RecordBatch, np.ndarray]] = field(default_factory=list)
-    """Of each its number, its rows and their arrivals."""
+    """For each send: its number, its rows, and the arrivals of the rows."""
     rows: int = 0
     since_s: float = 0.0
 
     def first(self) -> tuple[int, pa.RecordBatch, np.ndarray, int]:
-        """The sends that fit one batch: the last one's number, rows, arrivals, and how many sends."""
+        """The first sends that fit one batch: number of the last of them, rows, arrivals, count of sends."""
         count, size = 0, 0
         for _, rows, _ in self.sends:
             size += rows.nbytes
@@ -49,7 +49,7 @@ class _Pending:
         return numbers[-1], pa.concat_batches(batches), np.concatenate(arrivals_us), count
 
     def done(self, count: int) -> None:
-        """The first sends are in the log."""
+        """Forgets the first `count` sends, which are in the log now."""
         self.rows -= sum(rows.num_rows for _, rows, _ in self.sends[:count])
         del self.sends[:count]
 
@@ -57,21 +57,21 @@ class _Pending:
 class Producer:
     """Batches rows and appends them.
 
-    When `send` raises, its rows were not taken. Rows that were taken stay here until the log has them; if an
-    append fails, the next `send`, `flush` or `close` tries again and raises if it fails again.
+    When `send` raises, its rows were not taken. Rows that were taken stay in the producer until the log has
+    them. If an append fails, the next `send`, `flush` or `close` tries again and raises if it fails again.
 
-    With `writer`, sends are numbered: `next_batch` is the number of the next one. A producer that is made
-    again continues at `next_batch`: after `close` or `flush` that is the send after the last one, after a
-    crash the first one that may not be in the log with all its rows. Sends from there on that are in the log
-    already, because another partition was behind, are skipped where they are. The same rows must be sent in
-    the same order.
+    With `writer`, sends are numbered: `next_batch` is the number of the next send. A new producer with the
+    same writer continues at `next_batch`. After `close` or `flush` that is the send after the last one. After
+    a crash it is the first send that may not be in the log with all its rows. Later sends may be in the log
+    already, in partitions that were ahead of others; such partitions skip them. The same rows must be sent
+    in the same order.
 
     Args:
-        log: Where to.
-        partition: Where to; by default the key's bucket decides, or the partitions take turns.
-        batch_rows: Rows after which a partition's batch is appended.
+        log: Stream that gets the rows.
+        partition: Partition that gets the rows; by default the key decides, or partitions take turns.
+        batch_rows: Number of rows at which a partition's batch is appended.
         linger_s: Longest time that a row waits for its batch to fill.
-        writer: Makes appends idempotent.
+        writer: Name of the writer, which makes appends idempotent.
         clock: Seconds since the epoch.
     """
 
@@ -118,7 +118,7 @@ class Producer:
             return sum(pending.rows for pending in self._pending.values())
 
     def send(self, rows: Rows) -> None:
-        """Takes rows: a batch, columns by name, or a list of rows; they arrive now."""
+        """Takes rows (a batch, columns by name, or a list of rows) and stamps their arrival with now."""
         batch = to_batch(rows, self.log.append_schema, self.log.name)
         with self._changed:
             if self._closed:
@@ -132,12 +132,12 @@ class Producer:
                     self._take(p, part, arrival_us[: part.num_rows], number)
             try:
                 self._append([p for p, pending in self._pending.items() if pending.rows >= self.batch_rows])
-            except Exception as error:  # the rows are taken: it is said at the next call
+            except Exception as error:  # the rows are taken, so the next call raises the error
                 self._error = error
             self._changed.notify()
 
     def flush(self) -> None:
-        """Appends everything that waits."""
+        """Appends all waiting rows."""
         with self._changed:
             self._error = None
             try:
@@ -148,7 +148,7 @@ class Producer:
                 raise
 
     def close(self) -> None:
-        """Appends what waits and stops; raises if rows could not be appended, saying how many."""
+        """Appends all waiting rows and stops; if rows could not be appended, the error says how many."""
         with self._changed:
             if self._closed:
                 return
@@ -161,15 +161,15 @@ class Producer:
             raise UnmetError(
                 "a producer closes with all rows in the log",
                 f"{self.waiting_rows} rows left: {error}",
-                "see to that and flush() again",
+                "remove the cause and call flush() again",
             ) from error
 
     def _first_missing(self) -> int:
-        """The first send that may not be in the log, or only in a part of its partitions."""
+        """Number of the first send that may be missing in the log, in any of its partitions."""
         known, count = self._known, len(self._targets)
         if self.log.key_column is not None or count == 1:
             first = min(known.values()) + 1
-        else:  # each has its own sends, see _split
+        else:  # each partition has its own sends, see _split
             first = min(last + 1 + (p - last - 1) % count for p, last in known.items())
         if (last := max(known.values())) >= first:
             _log.warning(
@@ -185,7 +185,7 @@ class Producer:
             buckets = key_buckets(batch.column(self.log.key_column), self.log.key_buckets)
             at = buckets % len(self._targets)
             return [(p, batch.filter(pa.array(at == p))) for p in np.unique(at).tolist()]
-        if self.writer is not None:  # by number: a send that is repeated must go where it went
+        if self.writer is not None:  # by number: a repeated send must go to the same partition
             return [(number % len(self._targets), batch)]
         return [(self._turn, batch)]
 
@@ -209,7 +209,10 @@ class Producer:
             self._note()
 
     def _note(self) -> None:
-        """Tells partitions that had no rows of the last sends of them: a new producer would begin there."""
+        """Notes the last send in partitions that got no rows of it.
+
+        Without the note, a new producer would begin at the last send with rows for that partition.
+        """
         self._noted_s = time.monotonic()
         if self.writer is None or self.log.key_column is None or len(self._targets) == 1 or not self._next:
             return
@@ -221,20 +224,19 @@ class Producer:
             try:
                 self.log.append(nothing, p, key)
                 self._noted[p] = key.batch
-            except (
-                PenstockError
-            ) as error:  # no row is lost: a new producer will have to send more of them again
-                self._noted[p] = sys.maxsize  # said once, and not tried again before it has rows
+            except PenstockError as error:
+                # no row is lost; a new producer will have to send more rows again
+                self._noted[p] = sys.maxsize  # warns once, and tries again only once the partition has rows
                 _log.warning("stream %s: %s is not noted: %s", self.log.name, key, error)
 
     def _flush_lingering(self) -> None:
         with self._changed:
             while not self._closed:
                 before_s = time.monotonic() - self.linger_s
-                due = [p for p, pending in self._pending.items() if pending.since_s <= before_s]
+                lingered = [p for p, pending in self._pending.items() if pending.since_s <= before_s]
                 try:
-                    if self._error is None:  # an append that failed is tried again by the caller
-                        self._append(due)
+                    if self._error is None:  # the caller's next call repeats an append that failed
+                        self._append(lingered)
                 except Exception as error:
                     self._error = error
                 oldest_s = min((pending.since_s for pending in self._pending.values()), default=None)

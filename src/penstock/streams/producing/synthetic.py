@@ -1,4 +1,4 @@
-"""Rows at given times: a trace played into a stream, and synthetic rows of any schema."""
+"""Appends rows to a stream at given times, for example of a trace, and makes synthetic rows."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 from penstock.vocabulary.mixing import STEP, mixed
 
 MakeRows = Callable[[int, int], pa.RecordBatch]
-"""The rows from a first row number on, and how many."""
+"""Makes rows: arguments are the number of the first row and the number of rows."""
 
 _NAP_S = 0.1
-"""Longest sleep between two looks at the stop event."""
+"""Longest sleep between two checks of the stop event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What `play` did.
+    """Result of `play`.
 
     Attributes:
-        rows: Rows that were appended.
-        seconds: How long it took.
-        late_max_s: Longest time from a row's arrival stamp to its being in the log.
-        late_mean_s: Mean of it over batches, of their first row.
-        stopped: Whether it was stopped before the end.
+        rows: Number of rows that were appended.
+        seconds: How long the play took.
+        late_max_s: Longest time from a row's arrival stamp until the row was in the log.
+        late_mean_s: Mean over batches of the same time, for the first row of each batch.
+        stopped: Whether the play was stopped before its end.
     """
 
     rows: int
@@ -58,24 +58,26 @@ def play(
     """Appends rows at their times, in small batches, each row stamped with its exact arrival.
 
     Args:
-        log: Where to.
+        log: Stream that gets the rows.
         arrival_s: Arrival of each row after the beginning, in order.
-        make_rows: Gives the rows.
-        partition: Where to.
+        make_rows: Makes the rows.
+        partition: Partition that gets the rows.
         speed: 2.0 plays in half the time.
         event_time: A timestamp column that is overwritten with the arrival.
         batch_s: Time between two batches.
-        batch_rows: Most rows of a batch: what is caught up with at once when late.
+        batch_rows: Most rows of a batch, which limits how much a late play catches up at once.
         clock: Seconds since the epoch.
-        sleep: Waits that many seconds.
+        sleep: Waits for a number of seconds.
         stop: Ends the play when set.
     """
     wanted = np.asarray(arrival_s, np.float64)
     if wanted.ndim != 1 or not np.isfinite(wanted).all() or (np.diff(wanted, prepend=0.0) < 0).any():
         raise InvalidInputError(
-            "arrivals are seconds, 0 or more, in order", f"{wanted.size} others", "sort them"
+            "arrivals are seconds, 0 or more, in order",
+            f"{wanted.size} numbers that are not",
+            "sort them",
         )
-    require_positive("speed", speed, "1.0 is as it was")
+    require_positive("speed", speed, "1.0 keeps the recorded times")
     require_positive("batch_s", batch_s, "seconds, for example 0.02")
     check_event_time(log.user_schema, event_time)
     due_s = wanted / speed
@@ -94,7 +96,7 @@ def play(
         log.append(with_event_time(rows, event_time, stamps), partition, None, stamps)
         late_s.append(clock() - began_s - float(due_s[done]))
         done = until
-        if done < due_s.size and due_s[done] > now_s:  # not behind
+        if done < due_s.size and due_s[done] > now_s:  # the play is not late
             sleep(batch_s)
     mean_s = float(np.mean(late_s[1:])) if done else 0.0
     return Played(done, clock() - began_s, max(late_s), mean_s, stopped)
@@ -116,7 +118,7 @@ def arrivals_poisson(rate_per_s: float, seconds: float, seed: int) -> npt.NDArra
 def synthetic_rows(
     schema: pa.Schema, seed: int = 0, keys: int = 100, clock: Callable[[], float] = time.time
 ) -> MakeRows:
-    """Makes rows for a schema; row n has the same values in whatever batch it comes.
+    """Makes rows for a schema; row n has the same values in whatever batch it is.
 
     Integers are 0 to 999 (or as far as the type goes), floats 0 to 1, strings `k0` to `k<keys-1>`, timestamps
     now: `play` and paced streams overwrite the event time with the exact arrival.

@@ -1,10 +1,12 @@
-"""Rows that Spark's watermark drops as late: how many of a micro-batch's, from its progress and from the log.
+"""Counts the rows of a micro-batch that Spark's watermark drops as late, from Spark's progress and the log.
 
-Spark's own figure, `numRowsDroppedByWatermark`, is of rows where an operator gets rows (joins, DISTINCT,
-Python's state). Aggregates add rows up before they look at the watermark: there it is of groups, whatever
-they hold. So it only says *that* something was dropped. How much is counted in the log, by the event time of
-the grant's rows: of a query whose watermarks are columns of its streams, and whose windows are of one kind.
-Of others the figure itself is taken, a row for each: at least so many.
+Spark's own figure, `numRowsDroppedByWatermark`, counts rows for operators that get rows (joins, DISTINCT,
+Python's state). Aggregates combine rows before they look at the watermark: there the figure counts groups,
+however many rows a group has. So the figure only says *that* rows were dropped.
+
+The number of rows is counted in the log, by the event time of the grant's rows. That is possible for a query
+whose watermarks are columns of its streams and whose windows are of one kind. For other queries Spark's
+figure itself is taken, as one row each: a lower bound.
 """
 
 from __future__ import annotations
@@ -31,25 +33,25 @@ from penstock.streams.opening import open_stream
 _log = logging.getLogger(__name__)
 
 Dropped = dict[tuple[str, int], float]
-"""Rows by reader and number of its grant."""
+"""Number of rows, by reader and number of the grant."""
 
 AGGREGATES = "statestoresave"
-"""In the names of the operators that drop groups."""
+"""Part of the names of operators that drop groups."""
 NEARLY = 0.9
-"""What is counted from a part of the segments may be so much less than it is."""
+"""The log's count, which may be an estimate from a sample, must be at least this part of Spark's count."""
 WINDOW = re.compile(r"- (-?\d+)\) % (\d+)\)")
-"""In the expression of a window's start: where windows start, and their slide, in microseconds."""
+"""Finds where windows start and their slide, in microseconds, in the expression of a window's start."""
 LENGTH = re.compile(r"\+ (\d+)\), LongType, Timestamp")
-"""In that of its end: how long it is."""
+"""Finds the length of a window in the expression of its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """What a query's plan says of event time.
+    """What a query's plan says about event time.
 
     Attributes:
-        rules: By a stream's id, when its rows are late.
-        places: By a stream's id, where it is.
+        rules: When rows of a stream are late, by the stream's id.
+        places: Directory of each stream, by the stream's id.
     """
 
     rules: Mapping[str, LateRule]
@@ -57,12 +59,12 @@ class EventTimes:
 
 
 class ProgressListener:
-    """Listens to Spark's reports of micro-batches: two calls and a text of some kilobytes for each.
+    """Listens to Spark's reports on micro-batches. A report costs two calls and a text of some kilobytes.
 
     Args:
         spark: The session.
-        ended: Called with the number of a micro-batch and, for each of its grants, the rows of it that were
-            dropped, also if there are none: nobody else knows which grants a micro-batch has.
+        ended: Called with the number of a micro-batch and, for each of its grants, the number of dropped
+            rows. Called even if no rows were dropped: nobody else knows which grants a micro-batch has.
     """
 
     class Java:
@@ -71,9 +73,9 @@ class ProgressListener:
     def __init__(self, spark: SparkSession, ended: Callable[[int, Dropped], None]) -> None:
         self._spark, self._ended = spark, ended
         self._watermarks: dict[str, int | None] = {}
-        """By run, the watermark of its last micro-batch."""
+        """Watermark of the last micro-batch, by run."""
         self._times: dict[str, EventTimes | None] = {}
-        """By run of which rows were dropped, what its plan says."""
+        """What the plan says about event time, by run, for runs of which rows were dropped."""
         context = spark.sparkContext
         assert context._jvm is not None
         ensure_callback_server_started(context._gateway)
@@ -85,10 +87,10 @@ class ProgressListener:
         self._spark.streams._jsqm.removeListener(self._as_java)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do; the query waits for it."""
+        """Does nothing; the query waits for this call."""
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Does nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         run = str(event.runId().toString())
@@ -98,12 +100,12 @@ class ProgressListener:
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         try:
             self._look(json.loads(event.progress().json()))
-        except Exception as error:  # Spark may be stopping under us; the books only lack this batch's loss
+        except Exception as error:  # Spark may be stopping; the books then only lack this batch's loss
             _log.debug("a micro-batch's progress could not be read: %r", error)
 
     def _look(self, progress: Mapping[str, Any]) -> None:
         run = progress["runId"]
-        # what is late is decided by the watermark of the micro-batch before
+        # the watermark of the micro-batch before decides which rows are late
         watermark_us = self._watermarks.get(run)
         self._watermarks[run] = watermark_of(progress)
         rows = {(offset.reader, offset.grant): 0.0 for offset, _ in _grants(progress)}
@@ -127,7 +129,7 @@ class ProgressListener:
 
 
 def dropped_in(progress: Mapping[str, Any], rows_alone: bool = False) -> int:
-    """What Spark's operators say that they dropped; on demand without those that drop groups."""
+    """Number of rows or groups that Spark's operators report as dropped; without groups if `rows_alone`."""
     return sum(
         operator["numRowsDroppedByWatermark"]
         for operator in progress["stateOperators"]
@@ -142,12 +144,12 @@ def watermark_of(progress: Mapping[str, Any]) -> int | None:
 
 
 def dropped_rows(progress: Mapping[str, Any], times: EventTimes | None, watermark_us: int | None) -> Dropped:
-    """How many rows of each reader a micro-batch dropped.
+    """How many rows of each grant a micro-batch dropped.
 
     Args:
-        progress: Spark's report of it.
-        times: From the query's plan; `None` if it does not say when rows are late.
-        watermark_us: By which they were.
+        progress: Spark's report on the micro-batch.
+        times: Event times of the query's plan; `None` if the plan does not say when rows are late.
+        watermark_us: The watermark by which rows were late.
     """
     grants = list(_grants(progress))
     if times is not None and watermark_us is not None and all(o.stream in times.rules for o, _ in grants):
@@ -158,7 +160,7 @@ def dropped_rows(progress: Mapping[str, Any], times: EventTimes | None, watermar
             for offset, _ in grants
         }
         found = sum(counted.values())
-        # Spark may say that rows were dropped which are not late here: an operator before the windows did it
+        # an operator before the windows may have dropped rows that are not late by the rule of the windows
         if found and found >= NEARLY * dropped_in(progress, rows_alone=True):
             return {key: rows for key, rows in counted.items() if rows}
     read = progress["numInputRows"]
@@ -167,9 +169,9 @@ def dropped_rows(progress: Mapping[str, Any], times: EventTimes | None, watermar
 
 
 def _grants(progress: Mapping[str, Any]) -> Iterator[tuple[Offset, int]]:
-    """The governed sources' grants in a micro-batch, and the rows that each admitted.
+    """The grants of a micro-batch's governed sources, and the number of rows that each grant admitted.
 
-    Spark's own count of a source's rows has those twice that are scanned for two branches of a plan.
+    Spark's own count of a source's rows is not used: it counts rows twice that two branches of a plan scan.
     """
     for source in progress["sources"]:
         start, end = _offset(source["startOffset"]), _offset(source["endOffset"])
@@ -187,7 +189,7 @@ def _offset(found: Any) -> Any:
 
 
 def event_times_of(query: StreamingQuery) -> EventTimes | None:
-    """When rows of a query's streams are late, from its analysed plan; `None` if that does not say."""
+    """When rows of a query's streams are late, from its analysed plan; `None` if the plan does not say."""
     nodes = list(_nodes(query._jsq.streamingQuery().analyzedPlan()))
     columns, alias, watermarks, texts = {}, {}, [], set()
     for node in nodes:
@@ -222,9 +224,9 @@ def event_times_of(query: StreamingQuery) -> EventTimes | None:
 
 
 def window_of(texts: set[str]) -> tuple[int, int, int] | None:
-    """Length, slide and start of the only kind of windows in some expressions; zeros if there is none.
+    """Length, slide and start of the only kind of windows in some expressions; zeros if there are no windows.
 
-    `None` if they are of several kinds, or go by sessions.
+    `None` if there are several kinds of windows, or session windows.
     """
     found = set()
     for text in texts:

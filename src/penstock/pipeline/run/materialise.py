@@ -1,4 +1,4 @@
-"""Which views of a pipeline are computed once, settled when it starts: by the rows in the log, for good."""
+"""Decides, when a pipeline starts, which views are computed once: by the rows in the log, and for good."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from penstock.streams.recent import last_rows, rate_per_s
 from penstock.vocabulary.errors import InvalidInputError
 
 SAMPLE_ROWS = 2048
-"""Of a stream, to see how many pass a condition."""
+"""Rows of a stream that are sampled to see how many pass a condition."""
 
 
-def settle_views(config: PipelineConfig, run: Path) -> tuple[PipelineConfig, list[str]]:
-    """The pipeline with the views that are computed once as streams, and a line for people on each view.
+def materialise_views(config: PipelineConfig, run: Path) -> tuple[PipelineConfig, list[str]]:
+    """The pipeline with views that are computed once as streams, and a line for people on each view.
 
-    What was settled stays so as long as checkpoints do: they go on with the streams they were begun on.
+    A decision holds as long as the checkpoints exist, because they continue with the streams they began with.
 
     Args:
         config: The pipeline.
-        run: Its run directory, where checkpoints are unless they have another place.
+        run: The run directory, which has the checkpoints unless they have another place.
 
     Raises:
         InvalidInputError: A view is to be computed once into a stream that another run has written.
     """
-    once, said = [], []
+    once, lines = [], []
     for name in config.views:
-        decided = _settle(config, name, run)
+        decided = _decide(config, name, run)
         once += [name] * decided.once
-        said.append(
+        lines.append(
             f"view {name} is computed {'once' if decided.once else 'in each query'}: {decided.reason}"
         )
-    return (with_streams(config, once) if once else config), said
+    return (with_streams(config, once) if once else config), lines
 
 
-def _settle(config: PipelineConfig, name: str, run: Path) -> Decided:
+def _decide(config: PipelineConfig, name: str, run: Path) -> Decided:
     writes = _has_begun(config, name, run)
     reads = writes or any(_has_begun(config, reader, run) for reader in readers_of(config, name))
     decided = decide(config, name, lambda plan: _look(config, plan), writes if reads else None)
@@ -52,7 +52,7 @@ def _settle(config: PipelineConfig, name: str, run: Path) -> Decided:
     raise InvalidInputError(
         f"views.{name} is computed once into a new stream, or goes on from its checkpoint",
         f"a stream that another run has written at {config.log / name}",
-        "set checkpoints so that runs continue, name another log, or move it away",
+        "set checkpoints so that runs continue, name another log, or move the stream away",
     )
 
 
@@ -74,7 +74,7 @@ def _look(config: PipelineConfig, plan: Plan) -> Seen | None:
 
 
 def sample_of(config: PipelineConfig, stream: str) -> pa.Table | None:
-    """The newest rows of a stream in the log, with its columns in its order; `None` if it is not there."""
+    """The newest rows of a stream in the log, with its columns in order; `None` if it does not exist."""
     try:
         with load_stream(config.log / stream) as log:
             rows = last_rows(log, SAMPLE_ROWS)

@@ -1,4 +1,4 @@
-"""What a query must be to be backfilled, and which of its results count when windows are computed anew."""
+"""Which queries can be backfilled, and which of their results count when windows are computed anew."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _MISFIT = "penstock: a result's window is not one of the windows given"
 
 
 def check_stateless(results: DataFrame) -> None:
-    """Refuses a query whose results of shed rows alone are not what it would have added."""
+    """Refuses a query with state: its results over shed rows alone differ from what the query left out."""
     found = next((name for name in _nodes(results) if name in _STATEFUL), None)
     if found is not None:
         raise InvalidInputError(
-            "results of a stateless query are appended",
+            "a backfill without windows is of a stateless query",
             f"a query with {found}",
             "give windows=Windows(...), so that whole windows are computed anew",
         )
 
 
 def has_windows(results: DataFrame) -> bool:
-    """Whether a query groups rows."""
+    """Whether a query aggregates rows."""
     return "Aggregate" in _nodes(results)
 
 
 def _nodes(results: DataFrame) -> set[str]:
-    """Names of the operators of a query, as Spark understood it."""
+    """Names of the operators in a query's analysed plan."""
     found: set[str] = set()
     waiting: list[Any] = [results._jdf.queryExecution().analyzed()]
     while waiting:
@@ -61,8 +61,11 @@ def check_windows(schema: pa.Schema, results: DataFrame, windows: Windows) -> No
 
 
 def only_touched(results: DataFrame, windows: Windows, touched: Times) -> DataFrame:
-    """Results of the touched windows. Where windows overlap, their rows are in others too, of which they are
-    a part only; a window of another length or beginning is an error while the query runs."""
+    """Results of the touched windows alone.
+
+    If windows overlap, rows of touched windows are also in other windows; results of these are incomplete and
+    left out. A window of another length or beginning is an error while the query runs.
+    """
     start = _start_of(results, windows)
     if start is None:
         return results
@@ -79,7 +82,7 @@ def only_touched(results: DataFrame, windows: Windows, touched: Times) -> DataFr
 
 
 def _start_of(results: DataFrame, windows: Windows) -> Column | None:
-    """A result's window start in microseconds; `None` if the result does not tell."""
+    """A result's window start in microseconds; `None` if the result has no column with it."""
     if windows.result is None or windows.result not in results.columns:
         return None
     kind = results.schema[windows.result].dataType
@@ -91,7 +94,7 @@ def _start_of(results: DataFrame, windows: Windows) -> Column | None:
 
 
 def window_column(results: DataFrame) -> str | None:
-    """The result's column that holds a window as Spark makes it, if there is one."""
+    """The result's column with a window of Spark's `window` function, if there is one."""
     for field in results.schema.fields:
         if isinstance(field.dataType, StructType) and field.dataType.names == ["start", "end"]:
             return field.name
@@ -99,21 +102,21 @@ def window_column(results: DataFrame) -> str | None:
 
 
 def _micros(time: Column, kind: DataType) -> Column:
-    if isinstance(kind, TimestampNTZType):  # as it stands, whatever the session's time zone
+    if isinstance(kind, TimestampNTZType):  # taken literally, whatever the session's time zone
         return timestamp_diff("MICROSECOND", expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'"), time)
     return unix_micros(time)
 
 
 @contextmanager
-def running() -> Iterator[None]:
-    """Turns the error of a window that does not fit into ours."""
+def clear_window_errors() -> Iterator[None]:
+    """Turns Spark's error about a window that does not fit into a clear one."""
     try:
         yield
     except PySparkException as error:
         if _MISFIT not in str(error):
             raise
         raise InvalidInputError(
-            "the windows given are those of the query",
+            "the given windows are the windows of the query",
             "a result of another window",
-            "give its event-time column, length and slide; windows begin at multiples of the slide",
+            "give the query's event-time column, length and slide; windows begin at multiples of the slide",
         ) from None
