@@ -371,10 +371,10 @@ def test_a_profile_of_many_segments_is_the_histogram_of_their_last_arrivals(
     waiting = look({"r": (log, positions)})
     plain = [found for p in positions if (found := clipped(log, p, positions[p])) is not None]
     arrival_s = np.concatenate([np.array(found.high_s) for found in plain])
-    rows = np.concatenate([np.array(found.rows) for found in plain])
+    counts = np.concatenate([np.array(found.rows) for found in plain])
     assume(arrival_s.size > 128)
     edges = np.linspace(arrival_s.min(), arrival_s.max(), 128)
     index = np.minimum(np.searchsorted(edges, arrival_s, side="left"), 127)
     seen = profile(waiting)
     assert seen.arrival_s.tolist() == edges.tolist()
-    assert seen.rows.tolist() == np.bincount(index, weights=rows, minlength=128).tolist()
+    assert seen.rows.tolist() == np.bincount(index, weights=counts, minlength=128).tolist()

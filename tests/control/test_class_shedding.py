@@ -157,7 +157,9 @@ def test_a_cohort_keeps_the_same_keys_for_all_queries(virtual: Lab) -> None:
 
 def test_a_chance_is_known_only_where_coins_hardly_leave_a_reader_without_a_row() -> None:
     readers = {"a": np.full(40, 100), "b": np.full(4, 100)}
-    mine: Any = [SimpleNamespace(part=SimpleNamespace(reader=name), rows=rows) for name, rows in readers.items()]
+    mine: Any = [
+        SimpleNamespace(part=SimpleNamespace(reader=name), rows=rows) for name, rows in readers.items()
+    ]
     keep = np.arange(44) % 4 == 0
     assert _drawn(mine, keep, "a", 0.25) == SCALE // 4
     assert _drawn(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"

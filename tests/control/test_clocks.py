@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.control.backlog.backlog import Backlog, QueryBacklog
 from penstock.control.backlog.sightings import EVERY_S, Sightings
-from penstock.control.backlog.waiting import Stretch
+from penstock.control.backlog.waiting import WaitingSegments
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.testing import ManualClock
+from penstock.streams.protocol import HeaderArrays
+from penstock.streams.tailing import NewSegments
+from penstock.vocabulary.moment import Moment
 
 TARGET_S = 2.0
 STEP_S = 0.05
@@ -95,24 +98,70 @@ def test_a_stream_is_governed_while_its_time_stamps_are_in_the_future(
 
 
 def test_rows_of_the_future_age_for_as_long_as_they_wait() -> None:
-    timer, began_s, count = ManualClock(0.0), 1e9, 20_000
-    sightings = Sightings(lambda: began_s + timer(), timer)
-    ages_s = []
+    began_s, count, now_s = 1e9, 20_000, 0.0
+    sightings, ages_s = Sightings(), []
     for i in range(1, count):
-        timer.advance(2 * EVERY_S)
-        rows, ahead_s = np.array([i]), np.array([began_s + 1e6])
-        waiting = Stretch("r", 0, np.array([0]), np.array([0]), rows, ahead_s, ahead_s)
-        ages_s.append(began_s + timer() - sightings.corrected("s", waiting).arrival_min_s[0])
+        now_s += 2 * EVERY_S
+        at, ahead_s = Moment(now_s, began_s + now_s), np.array([began_s + 1e6])
+        sightings.saw("s", 0, i, at)
+        waiting = WaitingSegments("r", 0, np.array([0]), np.array([i]), ahead_s, ahead_s, 0)
+        ages_s.append(at.wall_s - sightings.corrected("s", waiting, at).oldest_s)
     true_s = 2 * EVERY_S * np.arange(count - 1)
     assert (ages_s <= true_s + 1e-3).all(), "never older than it was there"
     assert (ages_s >= true_s * 0.85 - EVERY_S).all(), "nor much younger"
 
 
+class Stamped:
+    """A query's backlog of one stream, to which rows come with stamps that are this far ahead."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self.backlog, self.query, self.ahead_s, self.rows = Backlog(), QueryBacklog(), ahead_s, 0
+
+    def append(self, rows: int, at: Moment) -> None:
+        first, counts, stamp_us = self.rows, np.array([rows]), np.array([(at.wall_s + self.ahead_s) * 1e6])
+        stamps = stamp_us.astype(np.int64)
+        self.rows += rows
+        headers = HeaderArrays(np.array([first]), counts, stamps, stamps, stamp_us)
+        self.backlog.arrived("s", [NewSegments(0, 0, self.rows, headers)], at)
+
+    def ages_s(self, at: Moment, position: int = 0) -> list[float]:
+        """How old the segments are of what waits for a reader at a position."""
+        self.backlog.refresh(self.query, {"r": ("s", {0: position})}, at)
+        (part,) = self.query.waiting.parts
+        return [at.wall_s - high_s for high_s in part.high_s.tolist()]
+
+
+def test_rows_of_the_future_that_came_within_a_moment_of_others_age_as_well() -> None:
+    stamped = Stamped(3600.0)
+    for i in range(3):
+        stamped.append(10, Moment(i * EVERY_S / 3, 1e9 + i * EVERY_S / 3))
+    for position in (0, 1, 2):  # it is looked at anew because the reader moved, and nothing else comes
+        now_s = 10.0 * (position + 1)
+        for age_s in stamped.ages_s(Moment(now_s, 1e9 + now_s), position):
+            assert age_s == pytest.approx(now_s, abs=EVERY_S + 1e-3)
+    rows, oldest_s = stamped.backlog.left_of("s", {0: 25}, Moment(60.0, 1e9 + 60.0))
+    assert (rows, oldest_s) == (5, pytest.approx(1e9, abs=EVERY_S + 1e-3))
+
+
+def test_a_clock_that_was_behind_and_is_set_right_makes_no_row_older() -> None:
+    stamped = Stamped(3600.0)  # by the clock of this host, which is an hour behind
+    stamped.append(10, Moment(0.0, 1e9))
+    assert stamped.ages_s(Moment(1.0, 1e9 + 1.0)) == [pytest.approx(1.0)]
+    assert stamped.ages_s(Moment(2.0, 1e9 + 2.0)) == [pytest.approx(2.0)]
+    assert stamped.ages_s(Moment(3.0, 1e9 + 3603.0)) == [pytest.approx(3.0)], "as it is stamped"
+
+
+def test_a_clock_that_goes_back_makes_no_row_younger_than_it_was_seen() -> None:
+    stamped = Stamped(0.0)
+    stamped.append(10, Moment(0.0, 1e9))
+    assert stamped.ages_s(Moment(1.0, 1e9 + 1.0)) == [pytest.approx(1.0)]
+    assert stamped.ages_s(Moment(2.0, 1e9 - 3598.0)) == [pytest.approx(2.0)]
+
+
 def test_the_status_says_how_long_rows_of_the_future_have_waited(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": TARGET_S}})
     stream = Ahead(virtual, cluster, "gold", 3600.0)
-    cluster.add("q", "gold", stream.log)
-    cluster.governor.queries["q"].refused = True
+    cluster.refuse(cluster.add("q", "gold", stream.log))
     feed(cluster, 5.0, gold=(stream, 1_000.0))
     assert cluster.status().classes["gold"].oldest_waiting_s == pytest.approx(5.0, abs=0.6)
 

@@ -30,8 +30,8 @@ def test_the_arrivals_of_any_part_have_all_of_its_rows_and_lie_inside(
     parts: list[tuple[int, float]], first: int, count: int
 ) -> None:
     at, segments = 0.0, []
-    for rows, length in parts:
-        segments.append((rows, at, at + length))
+    for size, length in parts:
+        segments.append((size, at, at + length))
         at += length
     whole = waiting_segments(*segments, first=100)
     times, rows = arrivals(whole, first, first + count)

@@ -93,7 +93,9 @@ def test_a_connection_that_ends_frees_the_slot_also_while_it_holds_the_grant(
     desk.pass_s(0.3)
     desk.leave(desk.connections["a"])
     assert desk.answer("b") is not None
-    assert desk.engine.scheduler.turns.used_s["gold"] == pytest.approx(0.3), "what it used is charged all the same"
+    assert desk.engine.scheduler.turns.used_s["gold"] == pytest.approx(0.3), (
+        "what it used is charged all the same"
+    )
     taken = FIRST_ROWS if planned else 0
     assert desk.rows() == {"offered": 10_000, "admitted": taken, "shed": 0, "waiting": 10_000 - taken}
     desk.leave(desk.connections["a"])
@@ -568,7 +570,9 @@ def test_a_class_whose_stream_others_read_is_not_removed_and_queries_run_on(virt
     desk.join("writer", readings, "gold")
     desk.command(Publish(str(hot.directory), "gold"))
     desk.join("reader", hot, "bulk")
-    with pytest.raises(InvalidInputError, match=r"owns no shared stream that others read; got: hot \(class bulk\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"owns no shared stream that others read; got: hot \(class bulk\)"
+    ):
         desk.command(RemoveClass("gold"))
     assert set(desk.engine.members.readers) == {"writer", "reader"}
     assert set(desk.engine.classes) == set(THREE)

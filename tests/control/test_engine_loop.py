@@ -233,15 +233,21 @@ def test_a_burst_takes_its_share_back_within_one_redistribution_cycle(virtual: L
     cluster.add("low", "low", virtual.stream(cluster, 5 * capacity), virtual.machine(noise=0.05), seed=2)
     cluster.run(30.0)
     assert cluster.engine.classes.capacity.shares["high"] < 0.2
-    assert cluster.engine.classes.capacity.claims["high"] == pytest.approx(0.6), "its own, as soon as it needs it"
+    assert cluster.engine.classes.capacity.claims["high"] == pytest.approx(0.6), (
+        "its own, as soon as it needs it"
+    )
     before = cluster.engine.classes.capacity.shares
     while cluster.engine.classes.capacity.shares is before:  # the rest of the cycle in which the burst began
         cluster.run(0.1)
     cluster.run(1.0 + 0.1)  # the first one that saw it from its start
-    assert cluster.engine.classes.capacity.shares["high"] > 0.38, "what it needs: it offers 0.45 in smaller batches"
+    assert cluster.engine.classes.capacity.shares["high"] > 0.38, (
+        "what it needs: it offers 0.45 in smaller batches"
+    )
     used_s = dict(cluster.engine.scheduler.turns.used_s)
     cluster.run(10.0)
-    assert cluster.engine.scheduler.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, "time, not only a number"
+    assert cluster.engine.scheduler.turns.used_s["high"] - used_s["high"] >= 0.3 * 10.0, (
+        "time, not only a number"
+    )
     cluster.run(25.0)
     # the first batch of the burst is at most four times the largest before: some of what it leaves is late
     high = cluster.status().to_json()["classes"]["high"]

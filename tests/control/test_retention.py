@@ -1,4 +1,4 @@
-"""Trimming behind the slowest registered reader, by the control plane, now and then."""
+"""Trimming behind the slowest registered reader, by whoever hosts the control plane, now and then."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.control.core.retention import EVERY_S, Trimmer
-from penstock.control.state.members import Joining
-from penstock.grants.offset import Offset
+from penstock.host.retention import EVERY_S
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -34,24 +32,20 @@ def starts(log: EmbeddedLog) -> list[int]:
 def test_rows_that_every_registered_reader_is_past_go_and_no_others(virtual: Lab) -> None:
     cluster = virtual(GOLD, trim=True)
     with filled(virtual.folder) as log:
-        cluster.governor.join(Joining("a", "a", "gold"), log, object(), Offset.initial("a", {0: 0, 1: 0}))
-        trimmer = Trimmer(cluster.governor)
-        cluster.timer.advance(EVERY_S)
-        trimmer.beat()
+        cluster.add("a", "gold", log)
+        cluster.run(EVERY_S)
         assert starts(log) == [0, 0], "nobody is registered: nothing is known of who needs what"
         registry = ReaderRegistry(log)
         registry.advance("a", {0: 800, 1: 300})
         registry.advance("b", {0: 450, 1: 1000})
-        trimmer.beat()
-        assert starts(log) == [0, 0], "not on every beat"
-        cluster.timer.advance(EVERY_S)
-        trimmer.beat()
+        cluster.run(EVERY_S / 2)
+        assert starts(log) == [0, 0], "not at every moment"
+        cluster.run(EVERY_S / 2)
         assert 300 < starts(log)[0] <= 450
         assert 200 < starts(log)[1] <= 300
         registry.forget("b")
         registry.advance("a", {0: 800, 1: 300}, pinned={0: 500})
-        cluster.timer.advance(EVERY_S)
-        trimmer.beat()
+        cluster.run(EVERY_S)
         assert 400 < starts(log)[0] <= 500, "what a shed lane pins stays"
         assert log.end(0) == 1000
 
@@ -61,9 +55,7 @@ def test_without_being_asked_to_or_without_readers_nothing_is_trimmed(virtual: L
     cluster = virtual(GOLD, trim=not joined)
     with filled(virtual.folder) as log:
         if joined:
-            cluster.governor.join(Joining("a", "a", "gold"), log, object(), Offset.initial("a", {0: 0, 1: 0}))
+            cluster.add("a", "gold", log)
         ReaderRegistry(log).advance("a", {0: 800, 1: 800})
-        trimmer = Trimmer(cluster.governor)
-        cluster.timer.advance(10 * EVERY_S)
-        trimmer.beat()
+        cluster.run(2 * EVERY_S)
         assert starts(log) == [0, 0]

@@ -263,13 +263,21 @@ def test_rows_that_are_far_too_old_are_said_once(tmp_path: Path, caplog: pytest.
 
 
 def test_what_waits_is_not_looked_at_while_there_is_no_turn_to_be_had(virtual: Any) -> None:
-    cluster = virtual({"first": {"target": 600.0}, "second": {"target": 600.0}}, capacity={"batches": "eager"})
+    cluster = virtual(
+        {"first": {"target": 600.0}, "second": {"target": 600.0}}, capacity={"batches": "eager"}
+    )
     slow, log = virtual.machine(fixed_s=5.0), virtual.stream(cluster, 1000.0, 60.0)
     cluster.add("first", "first", log, slow)
     cluster.run(1.0)
     cluster.add("second", "second", log, slow)
-    looked, look = [], cluster.engine.look
-    cluster.engine.look = lambda at: (looked.append(at.timer_s), look(at))[1]
+    looked, look = list[float](), cluster.engine.look
+
+    def counted(at: Moment) -> Snapshot:
+        looked.append(at.timer_s)
+        found: Snapshot = look(at)
+        return found
+
+    cluster.engine.look = counted
     cluster.run(2.0)
     assert set(cluster.engine.questions.open) == {"second"}
     assert looked == []
@@ -314,7 +322,9 @@ class Three:
 def test_batches_are_put_off_until_one_that_is_due_later_would_be_late_behind_them() -> None:
     three = Three()
     own_s, low_s = three.longest_s("one"), three.longest_s("low")
-    latest_s = TUNING.latest_at * TARGET_S - low_s - 2 * own_s  # behind a batch of the low class, both in a row
+    latest_s = (
+        TUNING.latest_at * TARGET_S - low_s - 2 * own_s
+    )  # behind a batch of the low class, both in a row
     assert own_s < low_s < latest_s
     assert not three.granted_at(latest_s - 0.05)
     assert three.granted_at(latest_s + 0.05)
@@ -379,7 +389,7 @@ def test_a_query_that_is_alone_starts_when_its_rows_are_worth_a_batch() -> None:
 def test_a_class_counts_with_what_it_uses_if_that_is_more_than_its_load_in_full_batches() -> None:
     stage = Stage({"first": 3.0, "second": 1.0})
     reported: list[dict[str, float | None]] = []
-    stage.scheduler.capacity.report = lambda usages: reported.append(dict(usages))  # type: ignore[assignment, func-returns-value, return-value]
+    stage.scheduler.capacity.report = lambda usages: reported.append(dict(usages))  # type: ignore[method-assign]
     used_s = stage.scheduler.turns.used_s
     for _ in range(60):
         stage.scheduler.redistribute(stage.seen(), 1.0)

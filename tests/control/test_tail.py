@@ -24,7 +24,9 @@ def headers(first: int, *rows: int, at_s: float = 0.0) -> HeaderArrays:
     """Of segments one after the other, from a position on; each took a second, the first began at `at_s`."""
     counts = np.array(rows, np.int64)
     low_us = ((at_s + np.arange(counts.size)) * 1e6).astype(np.int64)
-    return HeaderArrays(first + np.cumsum(counts) - counts, counts, low_us, low_us + 10**6, low_us + 5e5)
+    return HeaderArrays(
+        first + np.cumsum(counts) - counts, counts, low_us, low_us + 10**6, low_us.astype(np.float64)
+    )
 
 
 def news(first: int, *rows: int, start: int = 0, anew: bool = False, partition: int = 0) -> NewSegments:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.policies.capacity import (
@@ -63,7 +63,8 @@ def test_the_sum_of_shares_does_not_change_and_none_is_negative(name: str, uses:
 @pytest.mark.parametrize("name", SHARING)
 @given(uses=classes(limits=True))
 def test_at_rest_nothing_moves(name: str, uses: list[ClassUse]) -> None:
-    policy = capacity_policy(name)
+    policy, originals = capacity_policy(name), original_shares(uses)
+    assume(all(abs(use.load - originals[use.name]) > EPS for use in uses))  # there rounding decides
     once = policy.redistribute(uses)
     assert policy.redistribute(redistributed(uses, once)) == pytest.approx(once)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.control.core.events import Forbid
 from penstock.grants.offset import Offset
-from penstock.host.operations import HOLD_S
+from penstock.host.holding import HOLD_S
 from penstock.sim.microbatch import (
     BooksError,
     Lab,
@@ -104,7 +105,7 @@ def test_a_batch_that_runs_again_waits_for_a_slot(lab: Lab) -> None:
     cluster.crash(query, Point.RUNNING)
     while not query.stopped:
         cluster.run(0.1)
-    while cluster.governor.queries["other"].lease is None:
+    while cluster.engine.members.queries["other"].lease is None:
         cluster.run(0.01)
     cluster.start(query)
     cluster.run(5.0)
@@ -190,7 +191,7 @@ def test_the_driver_says_when_the_last_stage_of_a_batch_starts(lab: Lab) -> None
     machine = Machine(jobs=2, last_stage_fraction=0.3)
     query = cluster.add("q", "gold", lab.stream(cluster, 10_000.0, 60.0), machine)
     cluster.run(10.0)
-    tail = cluster.governor.queries["q"].tail
+    tail = cluster.engine.members.queries["q"].costs.last_stages
     assert tail.jobs == 2
     assert tail.fraction == pytest.approx(0.3, abs=0.05)
     assert len(recording.of("last_stage")) >= 2 * (len(query.batches) - 1)
@@ -198,7 +199,7 @@ def test_the_driver_says_when_the_last_stage_of_a_batch_starts(lab: Lab) -> None
 
 def test_a_query_that_the_control_plane_refuses_ends_with_its_error(lab: Lab) -> None:
     cluster, query, _ = overloaded(lab)
-    cluster.governor.forbidden["q"] = ("a rule", "another thing", "a hint")
+    cluster.command(Forbid("q", "a rule", "another thing", "a hint"))
     cluster.run(3.0)
     assert query.stopped
     assert isinstance(query.error, InvalidInputError)

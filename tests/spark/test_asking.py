@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +17,11 @@ import pytest
 from tests.waits import PATIENCE_S, until
 
 from penstock.config.flow import load_flow_config
-from penstock.control.core.governor import Governor
+from penstock.control.core.engine import Engine
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
-from penstock.host.server import ControlServer
+from penstock.host.server import ControlServer, now
 from penstock.spark.source.data_source import SourceOptions
 from penstock.spark.source.link import FIRST_ROWS, ControlLink
 from penstock.streams.embedded.log import EmbeddedLog
@@ -39,14 +38,14 @@ class Served:
         self.folder, self.address = folder, f"unix://{folder}/c"
         self._thread: threading.Thread | None = None
 
-    def start(self, slots: int = 1) -> Governor:
+    def start(self, slots: int = 1) -> Engine:
         classes = {"gold": {"target": "2s"}}
         config = load_flow_config({"log": self.folder, "classes": classes, "slots": slots})
-        self.governor = Governor(config, time.time, time.monotonic)
+        self.engine = Engine(config, now())
         ready = threading.Event()
 
         async def serve() -> None:
-            self._server, self._loop = ControlServer(self.address, self.governor), asyncio.get_running_loop()
+            self._server, self._loop = ControlServer(self.address, self.engine), asyncio.get_running_loop()
             running = asyncio.create_task(self._server.run())
             while not self._server.path.exists():
                 await asyncio.sleep(0.001)
@@ -56,7 +55,7 @@ class Served:
         self._thread = threading.Thread(target=asyncio.run, args=(serve(),))
         self._thread.start()
         assert ready.wait(PATIENCE_S)
-        return self.governor
+        return self.engine
 
     def end(self) -> None:
         if self._thread is not None:
@@ -245,7 +244,7 @@ def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(
     link.planned(offset, 500)
     assert offset.end == {0: 1500}
 
-    governor = served.start()
+    engine = served.start()
     with EmbeddedLog(stream) as log:
         log.append(pa.record_batch({"v": [1, 2, 3]}))
     while (given := link.ask(offset, {0: 1503})) is None:
@@ -253,7 +252,7 @@ def test_it_gets_grants_loses_the_control_plane_goes_on_and_is_governed_again(
     assert not given.ungoverned
     assert given.end == {0: 1503}
     link.planned(advanced(offset, given), 3)
-    assert governor.readers["fraud-1"].counted.books.admitted == 1503
+    assert engine.members.readers["fraud-1"].counted.books.admitted == 1503
     words = [record.getMessage() for record in caplog.records]
     assert sum("goes on ungoverned" in word for word in words) == 1
     assert sum("the control plane answers again" in word for word in words) == 1
@@ -293,7 +292,7 @@ def test_by_itself_it_takes_what_its_last_batch_really_admitted(folder: Path, st
 
 
 def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, stream: Path) -> None:
-    governor = served.start()
+    engine = served.start()
     holder, _ = waiting_link(served.folder)
     while holder.ask(start("fraud-1", 1), {0: 1500}) is None:
         pass
@@ -307,7 +306,7 @@ def test_a_batch_that_is_run_again_waits_until_the_slot_is_free(served: Served, 
 
     thread = threading.Thread(target=plan)
     thread.start()
-    until(lambda: "fraud-2" in governor.readers, "its first word")
+    until(lambda: "fraud-2" in engine.members.readers, "its first word")
     assert not done.is_set(), "the slot is held"
     holder.close()
     assert done.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A stateful fuzz of the governor, the server, the planner, the journal, the registry, the log and the lanes.
+"""A stateful fuzz of the engine, the desk, the planner, the journal, the registry, the log and the lanes.
 
 One seed is one `Case`: random classes, streams, queries and features. A `World` runs it on the micro-batch
 plant, where the sources are the real ones of `penstock.spark.source`, without a JVM. After every step

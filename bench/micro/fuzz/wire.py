@@ -1,4 +1,4 @@
-"""The real desk of a control plane without sockets: its messages, its holding of questions, in virtual time."""
+"""The real desk of a control plane without sockets: its messages and its held questions, in virtual time."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Following:
     asked: queue.SimpleQueue[_Asked] = field(default_factory=queue.SimpleQueue)
     taken: list[_Asked] = field(default_factory=list)
     warned: bool = False
-    patience_s: float = HUNG_S
+    patience_s: float = field(default_factory=lambda: HUNG_S)
     looking: threading.Lock = field(default_factory=threading.Lock)
     handing: threading.Lock = field(default_factory=threading.Lock)
     replaced: bool = False

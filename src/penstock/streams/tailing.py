@@ -37,6 +37,11 @@ class StreamInfo:
     event_time: str | None = None
 
 
+def stream_name(stream: str) -> str:
+    """What a user calls the stream with an id."""
+    return stream.rstrip("/").rpartition("/")[2]
+
+
 def info_of(log: StreamLog) -> StreamInfo:
     """What an open stream is."""
     return StreamInfo(
@@ -70,7 +75,7 @@ class NewSegments:
 
 
 def furthest_back(several: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """By partition, the least position of several readers; of one that it does not name a reader needs all."""
+    """By partition, the least position of several readers. A reader needs all of one it does not name."""
     positions = list(several)
     named = {partition for each in positions for partition in each}
     return {partition: min(each.get(partition, 0) for each in positions) for partition in sorted(named)}

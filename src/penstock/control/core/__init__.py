@@ -1,1 +1,1 @@
-"""The governor: joins readers, completes batches, gives grants, changes classes while they run."""
+"""The engine: events in, instructions out; who is there, who holds a grant, what is booked."""

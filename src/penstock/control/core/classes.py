@@ -141,14 +141,14 @@ class Classes(Mapping[str, GovernedClass]):
         return self._config.capacity.every_s or shortest_s / 4
 
     def is_division_due(self, at: Moment) -> bool:
-        return at.timer_s - self._divided_s >= self._divide_every_s
+        return at.timer_s >= self._divided_s + self._divide_every_s
 
     def periods_due(self, at: Moment) -> list[str]:
         """Classes whose manager decides periodically, and is due."""
         return [
             name
             for name, governed in self.items()
-            if not governed.traits.gives_grants and at.timer_s - governed.plant.last_s >= governed.period_s
+            if not governed.traits.gives_grants and at.timer_s >= governed.plant.last_s + governed.period_s
         ]
 
     def is_cycle_over(self, name: str, cycle_s: float, at: Moment) -> bool:

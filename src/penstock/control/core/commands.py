@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.config.flow import ClassConfig
@@ -14,6 +13,7 @@ from penstock.control.decide.cycle import SafetyLimits
 from penstock.control.state.classes import check_stream
 from penstock.control.state.sharing import RUNNING
 from penstock.policies.load.base import describe_manager
+from penstock.streams.tailing import stream_name
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.moment import Moment
 
@@ -128,7 +128,7 @@ def _remove_class(engine: Engine, name: str, at: Moment) -> None:
     members = engine.members
     owned = set(members.shared.owned(name))
     others = sorted(
-        f"{Path(stream).name} (class {cls})"
+        f"{stream_name(stream)} (class {cls})"
         for stream, cls in members.reads()
         if stream in owned and cls != name
     )

@@ -69,7 +69,6 @@ class Engine:
         self.config, self.tuning = config, tuning
         self.out, self.members, self.backlog, guard = Outbox(), Members(), Backlog(), Guard()
         self.classes = Classes(config, at, guard, self.out, tuning)
-        self.scheduler: Scheduler = self.classes.scheduler
         self.ledger = Ledger(SicLedger(config.stw_s), tuning)
         self.paths = Paths(self.members.queries, self.ledger.sic.writers)
         self.leases = LeaseBook(config.slots, self.scheduler.turns, tuning)
@@ -82,7 +81,13 @@ class Engine:
             tuning,
         )
         self.questions = Questions(tuning)
-        self._costs, self._feasibility = dict(costs or {}), FeasibilityWatch()
+        self.members.remembered.update(costs or {})
+        self._feasibility = FeasibilityWatch()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Whose turn it is, and who has used how much."""
+        return self.classes.scheduler
 
     # -- in and out -----------------------------------------------------------------------------
 
@@ -93,6 +98,8 @@ class Engine:
             InvalidInputError: Somebody wants what a rule forbids; nothing was changed.
         """
         self.classes.pass_time(event.at, self.leases.held.values())
+        if self.leases.stop_preferring(event.at.timer_s):
+            self.questions.changed()
         match event:
             case ev.Asked():
                 self._asked(event)
@@ -141,7 +148,7 @@ class Engine:
         query = self.members.queries.get(who.query)
         others = [] if query is None else [reader.stream for reader in query.readers.values()]
         check_stream(governed.config, stream, others)
-        reader = self.members.join(event, self._costs.pop(who.query, None))
+        reader = self.members.join(event)
         self.ledger.sic.joined(reader.token, who.query)
         self.ledger.sic.reads(who.query, reader.id, stream.id)
         self.paths.changed()
@@ -200,13 +207,14 @@ class Engine:
             query.flags.draining = True
         leads = self.questions.put(query, reader, event.at.timer_s)
         if (refusal := self.members.refusal(reader)) is not None:
-            self.questions.answered(query, event.at.timer_s)
+            self.questions.withdrawn(query)
             self.out.add(Refused(reader.id, refusal))
         elif query.lease is not None and (grant := query.lease.answer(reader.id, reader.positions)):
             self.questions.answered(query, event.at.timer_s)
             self.out.add(GrantIssued(reader.id, grant))
         elif not leads or self._waits_for_others(query, reader):
-            self.questions.answered(query, event.at.timer_s)
+            if leads:
+                self.questions.withdrawn(query)
             self.out.add(NothingYet(reader.id, leads))
 
     @staticmethod
@@ -371,11 +379,12 @@ class Engine:
         self._issue(query, terms, at)
 
     def _fetched(self, event: ev.Fetched) -> None:
+        query = self.members.queries.get(event.query)
+        if query is not None and event.values is not None:  # also if its question has ended meanwhile
+            self.granting.take_in(query.cls, event.values)
         pending, left = self.questions.pending.get(event.query, (None, set()))
-        if pending is None or event.fetch not in left:  # its question has ended meanwhile
+        if pending is None or event.fetch not in left:
             return
-        if event.values is not None:
-            self.granting.take_in(pending.query.cls, event.values)
         left.discard(event.fetch)
         if not left or event.values is None:
             del self.questions.pending[event.query]
@@ -395,7 +404,7 @@ class Engine:
     # -- the periodic part ----------------------------------------------------------------------
 
     def _decides_periodically(self, at: Moment) -> bool:
-        """Divides the time anew where that is due, and has one manager decide whose period is over, if any."""
+        """Divides the time anew where that is due; has one manager decide whose period is over, if any."""
         if self.classes.is_division_due(at):
             self.divide(at)
             self._keep_tails()
@@ -440,7 +449,7 @@ class Engine:
     def costs(self) -> Mapping[str, QueryCost]:
         """By query whose cost is known, what was learned: for a process that replaces this one."""
         found = {key: query.costs for key, query in self.members.queries.items() if query.cost.ready}
-        return {**self._costs, **found}
+        return {**self.members.remembered, **found}
 
     def floor_s(self, name: str) -> float | None:
         """The least target that a class could meet, by the measured fixed costs."""

@@ -39,16 +39,18 @@ class LeaseBook:
 
     def reserve(self, query: Query) -> None:
         """A query's grant is being decided: it has a slot, and no lease yet."""
-        self.held[query.key] = query
+        self.held[query.key], query.turn.reserved = query, True
 
     def give_up(self, query: Query) -> None:
         """A grant that was being decided comes to nothing."""
+        query.turn.reserved = False
         if query.lease is None:
             self.held.pop(query.key, None)
 
     def take(self, query: Query, terms: Terms) -> Lease:
         """A query holds a grant from now on."""
         lease = query.turn.lease = Lease(terms)
+        query.turn.reserved = False
         self.held[query.key] = query
         return lease
 
@@ -121,7 +123,14 @@ class LeaseBook:
         if len(self.held) - len(ending) >= self.slots or len(self.held) > self.slots:
             return False
         # who asks when its batch ends would take the slot again before one that waits for it hears of it
-        return all(until_s < now_s for until_s in self._replays.values())
+        return all(until_s <= now_s for until_s in self._replays.values())
+
+    def stop_preferring(self, now_s: float) -> bool:
+        """Forgets batches that were to run again and did not come back; returns whether there was one."""
+        passed = [key for key, until_s in self._replays.items() if until_s <= now_s]
+        for key in passed:
+            del self._replays[key]
+        return bool(passed)
 
     def replays_until_s(self) -> Iterable[float]:
         """On the timer, when batches that are to run again give way to others."""

@@ -27,6 +27,8 @@ class Members:
         """By token or reader, the error that its next question gets: rule, got, hint."""
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
+        self.remembered: dict[str, QueryCost] = {}
+        """By query that has not joined yet, what an earlier control plane learned of its cost."""
         self._by_class: dict[str, list[Query]] = {}
 
     # -- looking --------------------------------------------------------------------------------
@@ -63,20 +65,15 @@ class Members:
 
     # -- coming and going -----------------------------------------------------------------------
 
-    def join(self, event: ReaderJoined, costs: QueryCost | None) -> Reader:
-        """A reader is there.
-
-        Args:
-            event: Who, and where it stands.
-            costs: What an earlier process of the control plane learned of its query.
-        """
+    def join(self, event: ReaderJoined) -> Reader:
+        """A reader is there."""
         who, offset = event.who, event.offset
         query = self.queries.get(who.query)
         if query is not None:
             _check_same(query, event)
         if query is None:
             query = self.queries[who.query] = Query(replace(who, slot="", token=""))
-            query.costs = costs or query.costs
+            query.costs = self.remembered.pop(who.query, query.costs)
             self._by_class.pop(who.cls, None)
         elif not query.readers:
             query.begins_again(who.driver)

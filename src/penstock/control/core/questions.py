@@ -52,6 +52,11 @@ class Questions:
         query.question.open, query.question.until_s = None, now_s + self._tuning.stale_s
         self.open.pop(query.key, None)
 
+    def withdrawn(self, query: Query) -> None:
+        """A question cannot open a grant: the query does not want a turn."""
+        query.question.open, query.question.until_s = None, -math.inf
+        self.open.pop(query.key, None)
+
     def gone(self, query: Query, reader: str, now_s: float) -> None:
         """A reader asks no more; another one of its query leads from now on."""
         if query.question.open == reader:

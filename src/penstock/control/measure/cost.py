@@ -8,7 +8,8 @@ that took far longer than expected counts little unless the next ones agree.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.vocabulary.errors import InvalidInputError, require_positive
@@ -45,6 +46,17 @@ class CostConfig:
 
 
 @dataclass(slots=True)
+class Sums:
+    """Sums of least squares with forgetting, over batches: weight, rows, rows squared, time, rows x time."""
+
+    weight: float = 0.0
+    rows: float = 0.0
+    rows2: float = 0.0
+    time: float = 0.0
+    rows_time: float = 0.0
+
+
+@dataclass(slots=True)
 class CostState:
     """What is remembered; JSON values, so that a control plane that restarts goes on."""
 
@@ -65,11 +77,7 @@ class CostState:
     """Batches between the warm-up and readiness, and the largest of them."""
     largest_rows: int = 0
     largest_s: float = 0.0
-    weight: float = 0.0
-    rows: float = 0.0
-    rows2: float = 0.0
-    time: float = 0.0
-    rows_time: float = 0.0
+    sums: Sums = field(default_factory=Sums)
 
 
 class CostModel:
@@ -171,23 +179,23 @@ class CostModel:
     def _fit(self, rows: int, time_s: float) -> None:
         """Weighted least squares with forgetting, the fixed cost drawn to its anchor."""
         state, config = self.state, self.config
-        keep = 0.5 ** (1.0 / config.shape_memory_batches)
-        state.weight = keep * state.weight + 1.0
-        state.rows = keep * state.rows + rows
-        state.rows2 = keep * state.rows2 + rows * rows
-        state.time = keep * state.time + time_s
-        state.rows_time = keep * state.rows_time + rows * time_s
+        keep, sums = 0.5 ** (1.0 / config.shape_memory_batches), state.sums
+        sums.weight = keep * sums.weight + 1.0
+        sums.rows = keep * sums.rows + rows
+        sums.rows2 = keep * sums.rows2 + rows * rows
+        sums.time = keep * sums.time + time_s
+        sums.rows_time = keep * sums.rows_time + rows * time_s
         assert state.fixed_s is not None
         prior = config.anchor_batches
-        count, time = state.weight + prior, state.time + prior * state.fixed_s
-        determinant = count * state.rows2 - state.rows**2
-        if determinant <= 1e-9 * max(1.0, count * state.rows2):
+        count, time = sums.weight + prior, sums.time + prior * state.fixed_s
+        determinant = count * sums.rows2 - sums.rows**2
+        if determinant <= 1e-9 * max(1.0, count * sums.rows2):
             return
-        row_s = (count * state.rows_time - state.rows * time) / determinant
-        fixed_s = (time - row_s * state.rows) / count
+        row_s = (count * sums.rows_time - sums.rows * time) / determinant
+        fixed_s = (time - row_s * sums.rows) / count
         highest_s = state.anchor_s if state.anchor_s is not None else time_s
         fixed_s = min(max(fixed_s, 0.02 * highest_s), highest_s)
-        row_s = (state.time - fixed_s * state.weight) / state.rows if state.rows > 0 else row_s
+        row_s = (sums.time - fixed_s * sums.weight) / sums.rows if sums.rows > 0 else row_s
         if row_s > 0.0:
             state.fixed_s, state.row_s = fixed_s, row_s
 
@@ -195,6 +203,6 @@ class CostModel:
         """What was learned, as JSON values."""
         return asdict(self.state)
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Goes on from a snapshot."""
-        self.state = CostState(**snapshot)
+        self.state = CostState(**{**snapshot, "sums": Sums(**snapshot["sums"])})

@@ -50,6 +50,18 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     return demands
 
 
+def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
+    """By class without work in which a query wants a tick, what that asks for: a batch without rows."""
+    found = {}
+    wanting = seen.asks & seen.windows_wait
+    for i in np.unique(seen.cls[wanting]).tolist():
+        cls = seen.classes[i]
+        if cls.name not in demands:
+            fixed_s = float(seen.fixed_s[wanting & (seen.cls == i)].max(initial=0.0))
+            found[cls.name] = Demand(cls.target_s, 0.0, 1, fixed_s)
+    return found
+
+
 def _loads(seen: Snapshot, rate_per_s: FloatArray, target_s: float) -> FloatArray:
     """By query, batch time that it asks for in a second, in batches as full as its target allows.
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from penstock.control.schedule.contest import Contest
-from penstock.control.schedule.demand import demands_of
+from penstock.control.schedule.demand import demands_of, ticks_of
 from penstock.control.schedule.shares import LEAST_SHARE, Redistribution
 from penstock.control.schedule.snapshot import BoolArray, IntArray, Snapshot
-from penstock.control.schedule.turns import Demand, Turn, Turns, plan_turns
+from penstock.control.schedule.turns import LEAST_FIXED, Demand, Turn, Turns, plan_turns
 from penstock.control.schedule.urgency import latest_starts
 from penstock.control.schedule.usage import Usage
 from penstock.control.state.guard import Guard
@@ -96,15 +96,19 @@ class Scheduler:
     def schedule(self, seen: Snapshot, *also: str) -> TurnSchedule:
         """The turns of classes with work; those in `also` have one whether or not they have any.
 
-        What a class lent and needs is its own again at once.
+        What a class lent and needs is its own again at once. A class that only wants a tick, which closes
+        windows, has a turn for that; it takes nothing of the others' turns.
         """
         self.plans += 1
         demands, shares = demands_of(seen, also, self._tuning), {}
+        ticks = ticks_of(seen, demands)
         for name, demand in demands.items():
             share, claim = self.capacity.shares[name], self.capacity.claims[name]
             load = claim if demand.load is None else demand.load / self.parallel
             shares[name] = max(share, min(load, claim), LEAST_SHARE)
-        return TurnSchedule(seen, demands, plan_turns(demands, shares, self.parallel))
+        turns = plan_turns(demands, shares, self.parallel)
+        turns.update({name: Turn(LEAST_FIXED * tick.fixed_s, tick.target_s) for name, tick in ticks.items()})
+        return TurnSchedule(seen, {**demands, **ticks}, turns)
 
     # -- whose turn it is -----------------------------------------------------------------------
 
@@ -118,8 +122,7 @@ class Scheduler:
         """
         again = _which(seen, returning)
         asking = seen.asks | again
-        able = seen.asks & ((seen.rows > 0) | seen.windows_wait)
-        schedule = self.schedule(seen, *(seen.classes[i].name for i in np.unique(seen.cls[able]).tolist()))
+        schedule = self.schedule(seen)
         turns = schedule.turns
         batch_s = seen.batch_s(turns)
         starts_s = self._starts_s(seen, turns, batch_s, _which(seen, ending), self._tuning.latest_at)
@@ -144,6 +147,8 @@ class Scheduler:
         )
         cls, able_at = contest.winner(classes)
         winner, candidates = self._inside_class(seen, cls, able_at)
+        if winner is None:  # a class is next whose batch is about to end; what that costs grows with time
+            again_s = min(again_s, self._tuning.look_every_s)
         return Verdict(schedule, winner, candidates, classes, again_s)
 
     def begin(self, verdict: Verdict, busy: Collection[str], ending: Sequence[Query]) -> bool:

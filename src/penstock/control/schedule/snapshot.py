@@ -152,8 +152,8 @@ def snapshot(
     flags = np.array(
         [
             (
-                q.turn.lease is None and now_s <= q.question.until_s,
-                q.turn.lease is not None,
+                q.turn.lease is None and not q.turn.reserved and now_s <= q.question.until_s,
+                q.turn.lease is not None or q.turn.reserved,
                 q.costs.model.state.fixed_s is not None,
                 q.flags.draining,
                 q.turn.windows_wait,

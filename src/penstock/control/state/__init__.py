@@ -1,1 +1,1 @@
-"""What the control plane knows of classes, queries, readers and shared streams."""
+"""What the control plane knows of classes, queries, readers, leases and shared streams."""

@@ -113,6 +113,7 @@ class QueryTurn:
 
     Attributes:
         lease: The grant that it holds.
+        reserved: Whether a slot is its own because its grant is being decided.
         granted_s: On the timer, when its last batch was granted.
         done_s: On the timer, when its last batch was complete.
         batches: How many batches are complete.
@@ -120,6 +121,7 @@ class QueryTurn:
     """
 
     lease: Lease | None = None
+    reserved: bool = False
     granted_s: float = -math.inf
     done_s: float = -1.0
     batches: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.config.flow import load_flow_config
-from penstock.control.core.governor import Governor
+from penstock.control.core.engine import Engine
 from penstock.grants.offset import Offset
 from penstock.host.client import VERSION
-from penstock.host.server import ControlServer
+from penstock.host.server import ControlServer, now
 from penstock.host.wire import Refuse, parsed
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 ERRORS = [ValueError("v"), KeyError("k"), TypeError("t"), ZeroDivisionError("z"), PenstockError("p")]
@@ -31,8 +31,8 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         config = load_flow_config({"log": folder, "classes": {"gold": {"target": "2s"}}})
-        self.governor = Governor(config, ManualClock(1e6), ManualClock(1.0))
-        self.server = ControlServer(f"unix://{folder}/socket", self.governor)
+        self.engine = Engine(config, now())
+        self.server = ControlServer(f"unix://{folder}/socket", self.engine)
         with EmbeddedLog.create(folder / "stream", pa.schema([("v", pa.int64())])) as log:
             log.append(pa.record_batch({"v": pa.array(range(10), pa.int64())}))
         self.start = START
@@ -46,19 +46,24 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.server._tailers.close()
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize(("op", "method"), [("ask", "answer"), ("ask", "ask"), ("planned", "planned")])
+@pytest.mark.parametrize(
+    ("op", "method"),
+    [("ask", "_asked"), ("ask", "_grant_next"), ("planned", "_planned"), ("planned", "handle")],
+)
 def test_a_source_hears_nothing_of_an_error_inside_so_that_it_goes_on_by_itself(
     desk: Desk, op: str, method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(desk.governor, method, fails)
+    monkeypatch.setattr(desk.engine, method, fails)
     message = {"op": op, "reader": "r", "start": desk.start, "offset": desk.start, "admitted": 0}
     with pytest.raises(type(error)):  # the connection ends: silence, to a source
         desk.say(message)
@@ -71,7 +76,7 @@ def test_a_source_hears_nothing_of_an_error_inside_while_it_joins(
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(desk.governor, "join", fails)
+    monkeypatch.setattr(desk.engine, "_joined", fails)
     with pytest.raises(type(error)):
         desk.say({**desk.hello, "offset": desk.start})
 
@@ -101,7 +106,7 @@ def test_a_user_is_told_of_an_error_inside(
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(desk.governor, "config_now", fails)
+    monkeypatch.setattr(desk.engine, "config_now", fails)
     assert "error" in desk.say({"op": "config"})
 
 
@@ -112,7 +117,7 @@ def test_a_refusal_that_is_meant_ends_the_query(desk: Desk) -> None:
 
 
 def test_a_reader_that_has_gone_is_to_say_hello_again(desk: Desk) -> None:
-    desk.governor.leave(desk)
+    desk.server.desk.leave(desk)
     with pytest.raises(ConnectionResetError, match="has not joined"):
         desk.say({"op": "ask", "reader": "r", "start": desk.start})
 
