@@ -245,7 +245,7 @@ def test_what_cannot_be_estimated_is_refused(spark: SparkSession) -> None:
         penstock.estimate(given)
     with pytest.raises(InvalidInputError, match="a confidence lies between 0 and 1"):
         penstock.estimate(given, "v", confidence=95)
-    with pytest.raises(InvalidInputError, match="is a count, a sum or an avg"):
+    with pytest.raises(InvalidInputError, match="has a count, a sum or an avg"):
         penstock.estimate(given, "v", aggregates=[])
 
 

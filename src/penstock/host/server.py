@@ -33,7 +33,7 @@ from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
 from penstock.host.tailers import Tailers
 from penstock.host.threads import in_thread
-from penstock.host.wire import HINT, FromSource, Hello, Message, parsed
+from penstock.host.wire import HINT, AskStatus, FromSource, Hello, Left, Message, parsed
 from penstock.policies.load.base import describe_manager
 from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now
@@ -50,6 +50,8 @@ CHORES_S = 1.0
 """So often costs are written down and tailers are looked after."""
 FOLLOW_TIMEOUT_S = 4.0
 """A stream whose headers take longer to read than this is one that does not answer: its reader fails open."""
+LOOK_TIMEOUT_S = 1.0
+"""A status waits for streams to be looked at anew; of one that takes longer, what is known is told."""
 LINE_BYTES = 1 << 22
 """A longer message is none."""
 SEND_S = 10.0
@@ -333,8 +335,21 @@ class ControlServer:
         if isinstance(message, Hello):
             await self._join(connection, message)
             return {"ok": True}
+        if isinstance(message, AskStatus | Left):
+            await self._look_now()
         answer = self.desk.carry_out(message)
         return await self._held(answer) if isinstance(answer, Question) else answer
+
+    async def _look_now(self) -> None:
+        """What is told of streams is what they have now: whoever appended and then asks sees the rows."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def looked() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ready.set)
+
+        self._tailers.look_now(looked)
+        await _within(LOOK_TIMEOUT_S, ready)
 
     async def _join(self, connection: object, message: Hello) -> None:
         """A reader joins: its stream is opened and its headers are read in other threads first."""

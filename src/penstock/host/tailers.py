@@ -90,11 +90,16 @@ class _Sweep(threading.Thread):
         """Streams that a look took long at."""
         self.ends = threading.Event()
         self.awake = threading.Event()
+        self.wanted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What to call once all streams have been looked at anew."""
 
     def run(self) -> None:
         while not self.ends.is_set():
             began_s = time.thread_time()  # waiting for a disk takes no core
             self.awake.clear()
+            wanted = []
+            while not self.wanted.empty():
+                wanted.append(self.wanted.get())
             for name, stream in list(self.streams.items()):
                 if self.ends.is_set():
                     return
@@ -104,6 +109,8 @@ class _Sweep(threading.Thread):
                     finally:
                         self.looks_at = None
                         stream.looking.release()
+            for ready in wanted:
+                ready()
             took_s = time.thread_time() - began_s
             self.awake.wait(max(LOOK_EVERY_S, took_s / BUSY_FRACTION))
 
@@ -188,6 +195,18 @@ class Tailers:
             asked.over = True
 
         return give_up
+
+    def look_now(self, ready: Callable[[], None]) -> None:
+        """Looks at all streams that are not slow without waiting for the next time.
+
+        Args:
+            ready: Called when that is done: in a thread, or at once if there is none. Not if a log hangs.
+        """
+        if self._main.ident is None or not self._main.streams:
+            ready()
+            return
+        self._main.wanted.put(ready)
+        self._main.awake.set()
 
     def _begin(self, name: str, log: StreamLog) -> _Following:
         self._forget(name)

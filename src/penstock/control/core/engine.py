@@ -319,7 +319,7 @@ class Engine:
         """Holds a contest, if there is something to win, and grants to the winner if its question is open."""
         now_s, leases, questions = at.timer_s, self.leases, self.questions
         if not leases.is_free(leases.ending(questions.most_fixed_s, now_s), now_s):
-            questions.wait(now_s, leases.frees_in_s(questions.most_fixed_s, now_s))
+            questions.block(now_s, leases.frees_in_s(questions.most_fixed_s, now_s))
             return
         seen = self.look(at)
         ending = leases.ending(questions.most_fixed_s, now_s)
@@ -333,7 +333,7 @@ class Engine:
         if leases.is_free(own, now_s):
             self._grant(verdict, own, at)
         else:
-            questions.wait(now_s, leases.frees_in_s(winner.cost.fixed_s, now_s))
+            questions.block(now_s, leases.frees_in_s(winner.cost.fixed_s, now_s))
 
     def look(self, at: Moment) -> Snapshot:
         """All queries as they are now; rows that arrived since the last look are booked as offered."""

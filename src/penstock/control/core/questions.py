@@ -33,6 +33,8 @@ class Questions:
         self._judged: set[str] = set()
         """Queries that wanted a turn in the last contest, or did not want it yet."""
         self._judged_s = -math.inf
+        self.blocked = False
+        """Whether there was no free slot when a contest was last worth holding: more rows change nothing."""
         self._tuning = tuning
 
     def put(self, query: Query, reader: Reader, now_s: float) -> bool:
@@ -77,16 +79,18 @@ class Questions:
 
     def changed(self) -> None:
         """Something happened that may change whose turn it is."""
-        self._contest_s = -math.inf
+        self._contest_s, self.blocked = -math.inf, False
         self._judged.clear()
 
     def rows_arrived(self) -> None:
         """More waits than at the last contest; it is held again, though not for every arrival."""
+        if self.blocked:
+            return
         self._contest_s = min(self._contest_s, self._judged_s + self._tuning.look_every_s)
 
     def judged(self, verdict: Verdict) -> None:
         """A contest was held."""
-        seen = verdict.schedule.seen
+        seen, self.blocked = verdict.schedule.seen, False
         self._judged_s = seen.at.timer_s
         self._judged = {
             query.key for query, asks in zip(seen.queries, seen.asks.tolist(), strict=True) if asks
@@ -97,6 +101,11 @@ class Questions:
             again_s = min(again_s, winner.question.until_s - self._judged_s)
         self.wait(self._judged_s, again_s)
 
+    def block(self, now_s: float, seconds: float) -> None:
+        """There is no free slot; if nothing happens, there is one in so many seconds at the earliest."""
+        self.wait(now_s, seconds)
+        self.blocked = True
+
     def wait(self, now_s: float, seconds: float) -> None:
-        """Nobody can have a turn now; if nothing happens, so many seconds later at the earliest."""
+        """Nobody wants a turn now; if nothing happens, so many seconds later at the earliest."""
         self._contest_s = now_s + max(seconds, self._tuning.least_wait_s)

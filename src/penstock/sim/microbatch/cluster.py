@@ -44,6 +44,9 @@ BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 LOOK_EVERY_S = 0.02
 """So often tailers look for new rows, beside the moments at which something happens."""
 
+WITHOUT_ROWS = (ev.BatchPlanned, ev.LastStageStarted, ev.QuestionEnded, ev.BatchReported)
+"""Events that are about batches which are granted already."""
+
 MakeSource = Callable[[SimulatedQuery, Line, Offset], Source]
 
 
@@ -173,9 +176,19 @@ class VirtualCluster:
         return Moment(self.timer(), self.clock())
 
     def handle(self, event: ev.Event) -> None:
-        """Something happened: tailers look first, the engine is told, its instructions are carried out."""
-        self._look()
+        """Something happened: the engine is told, and its instructions are carried out.
+
+        Tailers look first, unless more rows cannot change the answer.
+        """
+        if not isinstance(event, WITHOUT_ROWS) and not self._is_in_vain(event):
+            self._look()
         self._carry_out(self.engine.handle(event))
+
+    def _is_in_vain(self, event: ev.Event) -> bool:
+        """Whether a question comes while all slots are taken, by other queries' batches."""
+        if not isinstance(event, ev.Asked) or not self.engine.questions.blocked:
+            return False
+        return self.engine.members.query_of(event.reader).lease is None
 
     def command(self, command: ev.Command) -> None:
         """A driver, or a user, wants something."""
@@ -323,9 +336,10 @@ class VirtualCluster:
         now_s = self.timer()
         if now_s >= self._look_s:
             self._look_s += LOOK_EVERY_S
-            self._look()
+            if self.engine.questions.open and not self.engine.questions.blocked:
+                self._look()
         if now_s >= due_s:
-            self._carry_out(self.engine.handle(ev.Woke(self.at())))
+            self.handle(ev.Woke(self.at()))
         if now_s >= self._trim_s:
             self._trim_s += EVERY_S
             if self.engine.config.trim and not self.silent:
