@@ -37,6 +37,9 @@ class Tuning:
     """A contest that nobody won is held again this long after new rows arrived. With thirty queries a contest
     takes a millisecond; held for every arrival, contests took a tenth of two cores."""
 
+    look_fraction: float = 0.02
+    """Where the next batch is put off for long, the contest is held again, after new rows arrived, once this
+    part of the wait has passed: a query that waits for 20 s is not looked at a thousand times."""
     least_wait_s: float = 0.001
     """A contest that nobody won is not held again sooner, if nothing happens: rounding could name the same
     moment again."""

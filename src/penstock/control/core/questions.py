@@ -32,7 +32,8 @@ class Questions:
         """On the timer, when a contest is worth holding."""
         self._judged: set[str] = set()
         """Queries that wanted a turn in the last contest, or did not want it yet."""
-        self._judged_s = -math.inf
+        self._judged_s = self._rows_count_s = -math.inf
+        """On the timer, when the last contest was held, and from when on new rows are worth another one."""
         self.blocked = False
         """Whether there was no free slot when a contest was last worth holding: more rows change nothing."""
         self._tuning = tuning
@@ -86,7 +87,7 @@ class Questions:
         """More waits than at the last contest; it is held again, though not for every arrival."""
         if self.blocked:
             return
-        self._contest_s = min(self._contest_s, self._judged_s + self._tuning.look_every_s)
+        self._contest_s = min(self._contest_s, self._rows_count_s)
 
     def judged(self, verdict: Verdict) -> None:
         """A contest was held."""
@@ -100,6 +101,8 @@ class Questions:
             self._judged.discard(winner.key)
             again_s = min(again_s, winner.question.until_s - self._judged_s)
         self.wait(self._judged_s, again_s)
+        later_s = self._tuning.look_fraction * again_s if math.isfinite(again_s) else 0.0
+        self._rows_count_s = self._judged_s + max(self._tuning.look_every_s, later_s)
 
     def block(self, now_s: float, seconds: float) -> None:
         """There is no free slot; if nothing happens, there is one in so many seconds at the earliest."""
