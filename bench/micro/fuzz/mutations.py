@@ -21,7 +21,8 @@ def forgets_the_seed() -> Iterator[None]:
     honest = _Planner._selections
 
     def forgetful(self: _Planner, offset: Offset) -> list[Selection]:
-        if self._selected is None:
+        # a plan that names its segments has no coins to toss anew
+        if self._selected is None and hasattr(offset.plan, "seed"):
             offset = replace(offset, plan=replace(offset.plan, seed=offset.plan.seed + 1))
         return honest(self, offset)
 

@@ -25,7 +25,7 @@ class Questions:
         self.open: dict[str, Query] = {}
         """By key, queries whose question waits for a grant."""
         self.pending: dict[str, tuple[PendingGrant, set[Fetch]]] = {}
-        """By query, a grant that waits for values of rows, and which are not there yet."""
+        """By query, its grant that waits for values of rows, and the fetches that have no answer yet."""
         self.most_fixed_s = 0.0
         """The highest fixed cost of a batch, as last seen: so early a batch may begin before another ends."""
         self._contest_s = math.inf
@@ -84,7 +84,7 @@ class Questions:
         self._judged.clear()
 
     def rows_arrived(self) -> None:
-        """More waits than at the last contest; it is held again, though not for every arrival."""
+        """More rows wait than at the last contest: it is worth another one, though not for every arrival."""
         if self.blocked:
             return
         self._contest_s = min(self._contest_s, self._rows_count_s)
@@ -105,10 +105,10 @@ class Questions:
         self._rows_count_s = self._judged_s + max(self._tuning.look_every_s, later_s)
 
     def block(self, now_s: float, seconds: float) -> None:
-        """There is no free slot; if nothing happens, there is one in so many seconds at the earliest."""
+        """No slot is free. If nothing happens, a slot is free in so many seconds at the earliest."""
         self.wait(now_s, seconds)
         self.blocked = True
 
     def wait(self, now_s: float, seconds: float) -> None:
-        """Nobody wants a turn now; if nothing happens, so many seconds later at the earliest."""
+        """Nobody wants a turn now. If nothing happens, somebody does in so many seconds at the earliest."""
         self._contest_s = now_s + max(seconds, self._tuning.least_wait_s)

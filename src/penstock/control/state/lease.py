@@ -66,7 +66,7 @@ class Lease:
     """A grant that a query holds: proposed, then logged, then over.
 
     Args:
-        terms: What it is about.
+        terms: What the grant holds, as it was decided.
     """
 
     def __init__(self, terms: Terms) -> None:
