@@ -24,8 +24,8 @@ from penstock.spark.cql.windows import family_windows_of, windows_of
 from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.session import session
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 from penstock.vocabulary.errors import PenstockError
 
 COUNTS = (10, 100, 1000)

@@ -23,11 +23,11 @@ from penstock.bench import BenchRun, bench
 from penstock.grants.journal import read_journal
 from penstock.spark.java import find_java
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.flight.client import FlightServer
+from penstock.streams.layout import LogConfig
 from penstock.streams.opening import load_stream
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import schedule_constant
 
 from .crash import planned_rows, sink_files
 from .rig import pool_rows

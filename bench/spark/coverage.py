@@ -20,8 +20,8 @@ from penstock.bench import BenchRun, bench
 from penstock.calibration.capacity import find_batch_rows, warm_up
 from penstock.policies.quality.estimates import AGGREGATES
 from penstock.spark.driver.starting import start_in_turn
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 
 from .rig import Rig, median
 
@@ -231,8 +231,9 @@ def _truth(log: PacedLog, case: Case, from_s: float, until_s: float) -> Truth:
     windows = (round(until_s * 1e6) - first_us) // size_us + 2
     count, total = np.zeros(windows * groups), np.zeros(windows * groups)
     low, high = (log.position_at(0, at_us) for at_us in (first_us, first_us + windows * size_us))
-    for segment in log.headers(0, low, high):
-        rows = log.read(segment)
+    headers = log.header_arrays(0, low, high, keys=False)
+    for begins, ends in zip(headers.first_position.tolist(), headers.end_position.tolist(), strict=True):
+        rows = log.read(0, begins, ends).batch
         window = (rows.column("ts").cast(pa.int64()).to_numpy() - first_us) // size_us
         keep = (window >= 0) & (window < windows)
         at = window[keep] * groups + rows.column("k").to_numpy()[keep] % groups

@@ -23,8 +23,8 @@ from penstock.grants.offset import Offset
 from penstock.grants.selection import read_range, select, split_among_tasks
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.opening import load_stream
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 
 from .rig import pool_rows
 
@@ -210,8 +210,9 @@ def sink_files(folder: Path) -> list[str]:
 
 def _stream(folder: Path) -> pa.Table:
     results = load_stream(folder / "log" / "results")
-    segments = results.headers(0, 0, results.end(0))
-    batches = [results.read(segment).select(ROWS.names) for segment in segments]
+    headers = results.header_arrays(0, 0, results.end(0), keys=False)
+    spans = zip(headers.first_position.tolist(), headers.end_position.tolist(), strict=True)
+    batches = [results.read(0, *span).batch.select(ROWS.names) for span in spans]
     return pa.concat_tables([ROWS.empty_table(), *(pa.table(batch).cast(ROWS) for batch in batches)])
 
 

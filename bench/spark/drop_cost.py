@@ -13,10 +13,10 @@ from penstock.calibration.capacity import Start
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, KeyPlan, SamplePlan, ShedPlan
 from penstock.grants.selection import select, split_among_tasks
-from penstock.spark.source.data_source import ReadTask, read_task
+from penstock.spark.source.tasks import ReadTask, read_task
 from penstock.streams.opening import open_stream
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import schedule_constant
 
 from .rig import SEGMENT_ROWS, Rig, median, pool_rows, start_light, start_noop
 

@@ -19,8 +19,8 @@ from penstock.policies.quality.fairness import Spread
 from penstock.spark.cql.feeds import Feed
 from penstock.spark.cql.windows import windows_of
 from penstock.spark.driver.starting import start_in_turn
-from penstock.streams.paced.schedule import Schedule, schedule_from_counts
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import Schedule, schedule_from_counts
 from penstock.streams.protocol import ORIGIN, POSITION
 from penstock.vocabulary.errors import PenstockError
 

@@ -16,8 +16,8 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.bench import BenchRun, bench
 from penstock.sim.workloads import arrivals as workloads
 from penstock.spark.driver.starting import start_in_turn
-from penstock.streams.paced.schedule import schedule_from_arrivals
 from penstock.streams.paced.stream import PacedLog
+from penstock.streams.producing.schedule import schedule_from_arrivals
 
 from .rig import (
     MEASURED_S,

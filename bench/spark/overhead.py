@@ -18,8 +18,8 @@ from penstock.bench import BenchRun, bench
 from penstock.calibration.capacity import WARM_BATCHES, stop_quietly
 from penstock.calibration.measured import batches
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog
+from penstock.streams.producing.schedule import schedule_constant
 
 from .rig import SEGMENT_ROWS, Rig, median, spread, start_noop
 

@@ -25,8 +25,8 @@ from penstock.calibration.measured import Batch, batches, delays, rows_in_time
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.paced.schedule import Schedule, schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import Schedule, schedule_constant
 from penstock.vocabulary.model import DelayStats
 
 FILLED_ROWS = 200_000_000

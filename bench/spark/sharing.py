@@ -13,8 +13,8 @@ import numpy as np
 import penstock
 from penstock.bench import BenchRun, bench
 from penstock.calibration.measured import Batch, batches, delays
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog
+from penstock.streams.producing.schedule import schedule_constant
 from penstock.vocabulary.errors import PenstockError
 from penstock.vocabulary.model import LOAD_MANAGER_NAMES
 

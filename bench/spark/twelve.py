@@ -22,8 +22,8 @@ from penstock.calibration.measured import Batch, batches
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn
 from penstock.streams.opening import load_stream
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 from penstock.streams.protocol import ORIGIN
 from penstock.vocabulary.errors import PenstockError
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.segments import headers, read
 
 from penstock.cli import main
 from penstock.grants.journal import read_journal
@@ -67,7 +68,7 @@ def test_the_log_is_opened_and_appended_to(log: EmbeddedLog) -> None:
     reopened = open_stream(log.directory)
     assert (reopened.end(), reopened.key_column, reopened.key_buckets) == (1000, "device", log.key_buckets)
     with log:
-        log.append(log.read(log.headers(0, 0, 1)[0]).drop_columns(["_arrival"]))
+        log.append(read(log, headers(log, 0, 0, 1)[0]).drop_columns(["_arrival"]))
         assert log.end() == 1050
 
 

@@ -16,10 +16,10 @@ from tests.waits import PATIENCE_S
 
 from penstock.cli import main
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.flight.client import FlightLog, FlightServer
-from penstock.streams.paced.schedule import Schedule
+from penstock.streams.layout import LogConfig
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import Schedule
 from penstock.streams.registry import ReaderRegistry
 
 SCHEMA = pa.schema([("value", pa.int64())])

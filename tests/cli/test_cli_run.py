@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 
 PIPELINE = """
 log: log

@@ -19,7 +19,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import grant_books, select
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.tailing import info_of
 from penstock.vocabulary.status import Status
 

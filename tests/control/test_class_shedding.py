@@ -17,8 +17,8 @@ from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
-from penstock.streams.paced.schedule import schedule_from_counts
+from penstock.streams.layout import LogConfig
+from penstock.streams.producing.schedule import schedule_from_counts
 from penstock.vocabulary.errors import InvalidInputError
 
 TARGET_S, STW_S, WARM_S, MEASURED_S = 8.0, 20.0, 50.0, 40.0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.control.desk import SCHEMA, Desk, rows
+from tests.segments import headers
 
 from penstock.control.core.events import (
     Drain,
@@ -25,7 +26,7 @@ from penstock.control.tuning import TUNING
 from penstock.grants.offset import Books, Offset
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 FIRST_ROWS = TUNING.first_rows
@@ -223,7 +224,7 @@ def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(d
 
 
 def arrival(log: EmbeddedLog, partition: int, position: int) -> int:
-    return log.headers(partition, position, position + 1)[0].arrival_max_us
+    return headers(log, partition, position, position + 1)[0].arrival_max_us
 
 
 def test_only_the_first_reader_of_a_query_can_open_a_grant(desk: Desk) -> None:

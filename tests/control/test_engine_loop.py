@@ -19,7 +19,7 @@ from penstock.control.decide.cycle import Step
 from penstock.control.tuning import TUNING
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.paced.schedule import schedule_from_counts
+from penstock.streams.producing.schedule import schedule_from_counts
 
 TARGET_S = 2.0
 WARM_S = 12.0

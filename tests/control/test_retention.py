@@ -10,7 +10,7 @@ import pytest
 from penstock.host.retention import EVERY_S
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.registry import ReaderRegistry
 
 GOLD = {"gold": {"target": "2s"}}

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.control.core.events import ChangeClass, RemoveClass, SetShedding
 from penstock.sim.microbatch import Lab, Machine, Point, VirtualCluster
-from penstock.streams.paced.schedule import Schedule, schedule_constant, schedule_from_counts
+from penstock.streams.producing.schedule import Schedule, schedule_constant, schedule_from_counts
 
 TARGET_S = 2.0
 MACHINE = Machine(noise=0.1)

@@ -17,7 +17,7 @@ from penstock.lanes.windows import NO_TIME
 from penstock.spark.driver import lateness
 from penstock.spark.driver.lateness import LateRule, lost_of_grant, lost_rows
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC"))])
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
 from tests.plans import kept_rows
+from tests.segments import headers, read
 
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, plan_for
@@ -27,8 +28,9 @@ from penstock.grants.selection import (
     split_among_tasks,
 )
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.hashing import key_buckets
+from penstock.streams.layout import LogConfig
+from penstock.streams.protocol import PositionedRows
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
@@ -82,9 +84,9 @@ def grants(log: EmbeddedLog) -> st.SearchStrategy[Offset]:
 def is_kept(log: EmbeddedLog, offset: Offset, p: int) -> list[int]:
     """By brute force: the positions of a partition that a grant keeps."""
     positions = []
-    for segment in log.headers(p, 0, log.end(p)):
+    for segment in headers(log, p, 0, log.end(p)):
         if offset.plan.unit == "key":
-            buckets = key_buckets(log.read(segment).column("sensor"), BUCKETS)
+            buckets = key_buckets(read(log, segment).column("sensor"), BUCKETS)
             mask = offset.plan.kept_buckets(BUCKETS)[buckets]
         elif offset.plan.opens(p, np.array([segment.first_position]))[0]:
             mask = kept_rows(offset.plan, p, segment.first_position, segment.end_position)
@@ -181,28 +183,28 @@ def test_a_segment_that_is_not_opened_is_not_read(log: EmbeddedLog) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(log, name)
 
-        def read(self, segment: object) -> pa.RecordBatch:
-            self.read_firsts.append(segment.first_position)  # type: ignore[attr-defined]
-            return log.read(segment)  # type: ignore[arg-type]
+        def read(self, partition: int, first: int, end: int) -> PositionedRows:
+            self.read_firsts.append(first)
+            return log.read(partition, first, end)
 
     counting = Counting()
     plan = SamplePlan("row", segment_keep=SCALE // 4, row_keep=SCALE // 2, seed=3)
     stretch = Range(0, 0, log.end(0), 0)
     assert list(read_range(counting, plan, stretch))  # type: ignore[arg-type]
-    firsts = np.array([s.first_position for s in log.headers(0, 0, log.end(0))])
+    firsts = np.array([s.first_position for s in headers(log, 0, 0, log.end(0))])
     assert counting.read_firsts == firsts[plan.opens(0, firsts)].tolist()
     assert 0 < len(counting.read_firsts) < firsts.size / 2
 
 
 def test_counting_by_key_reads_only_the_segments_that_a_grant_cuts(log: EmbeddedLog) -> None:
-    second, third = log.headers(0, 0, log.end(0))[1:3]
+    second, third = headers(log, 0, 0, log.end(0))[1:3]
     plan = plan_for(0.5, "key", 2, BUCKETS)
     whole = Offset("r", {0: second.first_position}, {0: third.end_position}, plan=plan)
     kept = plan.kept_buckets(BUCKETS)
     expected = sum(np.array(s.key_counts)[kept].sum() for s in (second, third))
     assert select(log, whole)[0].kept.sum() == expected
     cut = Offset("r", {0: second.first_position + 1}, {0: third.end_position}, plan=plan)
-    (first_row,) = kept[key_buckets(log.read(second).column("sensor").slice(0, 1), BUCKETS)]
+    (first_row,) = kept[key_buckets(read(log, second).column("sensor").slice(0, 1), BUCKETS)]
     assert select(log, cut)[0].kept.sum() == expected - first_row
 
 

@@ -16,7 +16,7 @@ from penstock.grants.sampling_units import DRAWN_TYPE, drawn_by, drawn_column
 from penstock.grants.selection import Range, evened, grant_books, read_range, select
 from penstock.grants.sic import row_sic, window_rows
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.testing import ManualClock
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
+from penstock.streams.state import FileState
 
-CALLS = ("start", "end", "header_arrays", "headers", "position_at", "read", "trim")
+CALLS = ("start", "end", "header_arrays", "position_at", "read")
 
 
 class Watched:
@@ -32,6 +33,10 @@ class Watched:
         self.free, self.inside = threading.Event(), threading.Event()
         self.free.set()
         self.partitions = log.partitions
+
+    @property
+    def state(self) -> FileState:
+        return FileState(self.log.directory, self._watched("trim", self.log.trim), self.log.clock)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.log, name)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import tries
+from tests.segments import headers
 
 from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
@@ -22,7 +23,7 @@ from penstock.lanes.lane import Shed, decided, lane, pins_for, readable_rows, sh
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.lanes.windows import Windows, inside, merged, plan_windows, window_starts
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
@@ -226,7 +227,7 @@ def test_the_lane_tells_rows_by_reason_and_when_they_came(shedding: Shedding) ->
     found = lane(shedding.log, journal, journal.logged())
     assert (found.late, found.sampled, found.poison) == (30, 100, 100)
     assert found.grants == (1, 2, 3)
-    segments = shedding.log.headers(0, 0, 300)
+    segments = headers(shedding.log, 0, 0, 300)
     assert found.first_arrival_s == segments[0].arrival_min_us / 1e6
     assert found.last_arrival_s == segments[-1].arrival_max_us / 1e6
     assert shedding.offset.books.shed == found.rows

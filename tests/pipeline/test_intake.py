@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.segments import headers, read
 
 from penstock.pipeline.feed.process import Progress, take_files
 from penstock.pipeline.spec.sources import FilesSource
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import AppendKey
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -84,8 +85,8 @@ class Folder:
         return [
             n
             for p in range(self.log.partitions)
-            for segment in self.log.headers(p, 0, self.log.end(p))
-            for n in self.log.read(segment).column("n").to_pylist()
+            for segment in headers(self.log, p, 0, self.log.end(p))
+            for n in read(self.log, segment).column("n").to_pylist()
         ]
 
 

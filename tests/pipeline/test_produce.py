@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from tests.segments import headers, read
 from tests.waits import until
 
 from penstock.pipeline.feed.arrivals import TraceSchedule
@@ -25,7 +26,7 @@ from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.sources import FilesSource
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.errors import PenstockError
 
 SCHEMA = pa.schema([("device", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -50,8 +51,8 @@ def rows_of(log: EmbeddedLog) -> list[dict[str, Any]]:
     return [
         row
         for p in range(log.partitions)
-        for segment in log.headers(p, 0, log.end(p))
-        for row in log.read(segment).to_pylist()
+        for segment in headers(log, p, 0, log.end(p))
+        for row in read(log, segment).to_pylist()
     ]
 
 

@@ -24,7 +24,7 @@ from penstock.host.client import ControlSilentError
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.status import Status
 
 READINGS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])

@@ -22,8 +22,8 @@ from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.host.server import ControlServer, now
-from penstock.spark.source.data_source import SourceOptions
 from penstock.spark.source.link import FIRST_ROWS, ControlLink
+from penstock.spark.source.options import SourceOptions
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 from tests.spark.helpers import begin, ids
 from tests.waits import until
 
@@ -28,7 +29,7 @@ from penstock.lanes.windows import Windows
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.spark.driver.flow import Flow, attach
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -274,7 +275,7 @@ def test_a_backfill_that_ended_in_the_middle_goes_on_and_adds_nothing_twice(
         assert not list(place.glob("_staging*"))
     else:
         log = EmbeddedLog(place)
-        rows = pa.Table.from_batches([log.read(h) for h in log.headers(0, 0, log.end())])
+        rows = pa.Table.from_batches([read(log, h) for h in headers(log, 0, 0, log.end())])
         assert sorted(rows["id"].to_pylist()) == shed
         assert set(rows["revision"].to_pylist()) == {1}
         assert not list((shedding.folder / "lanes").glob("*.staged"))
@@ -297,8 +298,8 @@ def test_a_pipelines_query_is_backfilled_into_its_stream(
     low = EmbeddedLog.create(shedding.root / "low", pa.schema([("id", pa.int64())]))
     (done,) = backfill_query(spark, load_pipeline(config), "hot")
     assert done.left == 0
-    (segment,) = low.headers(0, 0, low.end())
-    assert sorted(low.read(segment)["id"].to_pylist()) == [i for i in shedding.shed() if i < 1000]
+    (segment,) = headers(low, 0, 0, low.end())
+    assert sorted(read(low, segment)["id"].to_pylist()) == [i for i in shedding.shed() if i < 1000]
     for broken, message in (
         ({"sink": "console"}, "results of a backfill go to files or a stream"),
         ({"sql": "SELECT nothing FROM readings"}, "query hot runs over a batch of rows"),

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.segments import headers, read
 from tests.spark.helpers import begin, rows_of, until
 
 import penstock
@@ -18,7 +19,7 @@ def test_a_query_goes_on_from_an_earlier_checkpoint(spark: SparkSession, tmp_pat
     for part in ("log", "checkpoint"):
         shutil.copytree(DATA / part, tmp_path / part)
     with EmbeddedLog(tmp_path / "log" / "readings") as log:
-        log.append(log.read(log.headers(0, 0, 1)[0]).drop_columns(["_arrival"]))
+        log.append(read(log, headers(log, 0, 0, 1)[0]).drop_columns(["_arrival"]))
     with penstock.attach(spark, {"log": tmp_path / "log", "classes": {"gold": {"target": "600s"}}}) as flow:
         rows = flow.read_stream("readings", cls="gold", query="copy").select("id")
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -15,8 +15,8 @@ from tests.spark.helpers import begin, until
 from penstock.calibration.capacity import probe
 from penstock.calibration.measured import batches, delays, rows_in_time
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 from penstock.vocabulary.errors import PenstockError
 
 pytestmark = pytest.mark.spark

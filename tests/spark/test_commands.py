@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from tests.cli.test_cli_backfill import shed_pipeline
 from tests.cli.test_cli_run import PIPELINE
+from tests.segments import headers, read
 from tests.spark.helpers import KeptSession
 from tests.waits import PROCESS_S, until
 
@@ -92,7 +93,7 @@ def test_a_pipeline_with_two_classes_and_a_join_runs_and_reports(ran: Ran) -> No
 @pytest.mark.spark
 def test_its_results_lie_where_its_sinks_say(ran: Ran) -> None:
     hot = EmbeddedLog(ran.folder / "log" / "hot")
-    found = pa.Table.from_batches([hot.read(segment) for segment in hot.headers(0, 0, hot.end())])
+    found = pa.Table.from_batches([read(hot, segment) for segment in headers(hot, 0, 0, hot.end())])
     assert 0 < found.num_rows <= ran.report["queries"]["find_hot"]["admitted"]
     assert min(found.column("celsius").to_pylist()) > 0.9
     assert read_joined(ran.folder).num_rows > 0

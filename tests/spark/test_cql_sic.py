@@ -20,7 +20,7 @@ from penstock.spark.cql.rows import rows_of
 from penstock.spark.cql.windows import windows_of
 from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import DRAWN, KEPT, POSITION
 
 pytestmark = pytest.mark.spark

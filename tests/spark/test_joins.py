@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
+from tests.segments import headers, read
 from tests.spark.helpers import (
     check_books,
     create,
@@ -85,7 +86,9 @@ def test_a_join_equals_that_of_a_batch_and_each_micro_batch_has_one_cut(
 
 def _ids(log: EmbeddedLog, partition: int) -> list[int]:
     return [
-        i for s in log.headers(partition, 0, log.end(partition)) for i in log.read(s).column("id").to_pylist()
+        i
+        for s in headers(log, partition, 0, log.end(partition))
+        for i in read(log, s).column("id").to_pylist()
     ]
 
 

@@ -12,7 +12,9 @@ import pytest
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
 from penstock.grants.plans import KEEP_ALL, SamplePlan, ShedPlan
-from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planner import Planner
+from penstock.spark.source.tasks import ReadTask, read_task
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.protocol import KEPT
 
@@ -20,7 +22,7 @@ NOTHING = SamplePlan("row", row_keep=0)
 
 
 @pytest.fixture
-def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Planner]:
+def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # a planner sets its own
     with EmbeddedLog.create(tmp_path / "s", pa.schema([("v", pa.int64())])) as log:
         for first in range(0, 500, 50):
@@ -29,22 +31,22 @@ def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Planne
     made.close()
 
 
-def _planner(stream: Path, poison_after: int = 0) -> _Planner:
-    return _Planner(SourceOptions(str(stream), str(stream), metadata=(KEPT,), poison_after=poison_after))
+def _planner(stream: Path, poison_after: int = 0) -> Planner:
+    return Planner(SourceOptions(str(stream), str(stream), metadata=(KEPT,), poison_after=poison_after))
 
 
-def grant(planner: _Planner, start: Offset, end: int, plan: ShedPlan, late: int = 0) -> Offset:
+def grant(planner: Planner, start: Offset, end: int, plan: ShedPlan, late: int = 0) -> Offset:
     return planner._propose(start, Grant({0: end}, {0: late}, plan))
 
 
-def kept(planner: _Planner, offset: Offset) -> list[float]:
+def kept(planner: Planner, offset: Offset) -> list[float]:
     """Of each row that a batch to this offset has, read back from what Spark logs."""
     tasks = planner.tasks(Offset.from_json(offset.to_json()))
     batches = [batch for task in tasks if isinstance(task, ReadTask) for batch in read_task(task)]
     return [value for batch in batches for value in batch.column(KEPT).to_pylist()]
 
 
-def test_rows_of_a_grant_that_admits_none_count_with_the_next_one(planner: _Planner) -> None:
+def test_rows_of_a_grant_that_admits_none_count_with_the_next_one(planner: Planner) -> None:
     whole = grant(planner, planner.initial(), 100, KEEP_ALL)
     late = grant(planner, whole, 200, KEEP_ALL, late=200)
     none = grant(planner, late, 300, NOTHING)
@@ -56,7 +58,7 @@ def test_rows_of_a_grant_that_admits_none_count_with_the_next_one(planner: _Plan
     assert kept(planner, grant(planner, last, 450, KEEP_ALL)) == [1.0] * 50
 
 
-def test_a_batch_that_is_run_again_by_another_planner_says_the_same(planner: _Planner) -> None:
+def test_a_batch_that_is_run_again_by_another_planner_says_the_same(planner: Planner) -> None:
     none = grant(planner, planner.initial(), 100, NOTHING)
     last = grant(planner, none, 150, KEEP_ALL)
     asked = kept(planner, last)
@@ -67,7 +69,7 @@ def test_a_batch_that_is_run_again_by_another_planner_says_the_same(planner: _Pl
     another.close()
 
 
-def test_rows_that_were_set_aside_count_with_the_next_grant(planner: _Planner) -> None:
+def test_rows_that_were_set_aside_count_with_the_next_grant(planner: Planner) -> None:
     first = grant(planner, planner.initial(), 100, KEEP_ALL)
     assert len(kept(planner, first)) == 100
     planner.close()

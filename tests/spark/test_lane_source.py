@@ -20,7 +20,7 @@ from penstock.grants.selection import Range, read_range
 from penstock.lanes.lane import shed_rows
 from penstock.spark.source.metadata import spark_schema
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import DRAWN, KEPT
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.grants.grant import Grant
-from penstock.grants.offset import Books, Offset
+from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plans import KEEP_ALL
-from penstock.spark.source.data_source import SourceOptions, _Planner, limited
 from penstock.spark.source.link import ControlLink
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planner import Planner
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -44,8 +45,8 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return tmp_path / "s"
 
 
-def planner(stream: Path, asked: Callable[[Offset], Grant | None] | None = None) -> _Planner:
-    made = _Planner(SourceOptions(str(stream), str(stream)))
+def planner(stream: Path, asked: Callable[[Offset], Grant | None] | None = None) -> Planner:
+    made = Planner(SourceOptions(str(stream), str(stream)))
     if asked is not None:
 
         class Told(ControlLink):

@@ -23,8 +23,8 @@ from penstock.grants.plans import KEEP_ALL
 from penstock.grants.plans.values import window_numbers
 from penstock.grants.selection import Range, grant_books, read_range, select
 from penstock.record.rundir import read_run
-from penstock.streams.paced.schedule import schedule_constant
 from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.producing.schedule import schedule_constant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,15 +15,17 @@ from penstock.grants.journal import read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, ShedPlan
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
-from penstock.spark.source.data_source import ReadTask, SourceOptions, _Planner, read_task
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planner import Planner
+from penstock.spark.source.tasks import ReadTask, read_task
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError
 
 HALF = SamplePlan("row", row_keep=SCALE // 2, seed=3)
 
-Plans = Callable[..., _Planner]
+Plans = Callable[..., Planner]
 
 
 @pytest.fixture
@@ -40,13 +42,13 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 def plans(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
     """Planners as Spark starts them, each a process of its own in truth."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # a planner sets its own
-    monkeypatch.setattr("penstock.spark.source.data_source.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("penstock.spark.source.planner.PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr("penstock.grants.journal.WAIT_S", 0.0, raising=False)
-    made: list[_Planner] = []
+    made: list[Planner] = []
 
-    def start(**options: object) -> _Planner:
+    def start(**options: object) -> Planner:
         place = str(log.directory)
-        made.append(_Planner(replace(SourceOptions(place, place, query="hot"), **options)))
+        made.append(Planner(replace(SourceOptions(place, place, query="hot"), **options)))
         return made[-1]
 
     yield start
@@ -55,7 +57,7 @@ def plans(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
 
 
 def batch(
-    planner: _Planner, start: Offset, end: int, plan: ShedPlan = KEEP_ALL, late: int = 0
+    planner: Planner, start: Offset, end: int, plan: ShedPlan = KEEP_ALL, late: int = 0
 ) -> tuple[Offset, list[int]]:
     """A micro-batch as Spark runs it: the offset, and the values read."""
     planner._journal_of(start)
@@ -64,7 +66,7 @@ def batch(
     return offset, run(planner, start, offset)
 
 
-def run(planner: _Planner, start: Offset, offset: Offset) -> list[int]:
+def run(planner: Planner, start: Offset, offset: Offset) -> list[int]:
     tasks = planner.tasks(offset, start)
     found = [rows for task in tasks if isinstance(task, ReadTask) for rows in read_task(task)]
     return [value for rows in found for value in rows.column("v").to_pylist()]

@@ -19,7 +19,7 @@ from penstock.pipeline.run.feasibility import plan_pipeline, set_apart
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.sinks import LogSink, NoopSink
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.status import Status
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 from tests.spark.helpers import (
     LONGEST_S,
     READINGS,
@@ -36,7 +37,7 @@ from penstock.pipeline.run.runner import run_pipeline
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.spark.source.metadata import with_metadata
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import ORIGIN
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -50,8 +51,8 @@ def arrivals(log: EmbeddedLog, column: str = "id") -> dict[int, int]:
     """By id, when a row arrived."""
     found: dict[int, int] = {}
     for p in range(log.partitions):
-        for segment in log.headers(p, 0, log.end(p)):
-            rows = log.read(segment)
+        for segment in headers(log, p, 0, log.end(p)):
+            rows = read(log, segment)
             found |= zip(rows.column(column).to_pylist(), rows.column("_arrival").to_pylist(), strict=True)
     return found
 

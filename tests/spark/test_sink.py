@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from tests.segments import headers, read
 from tests.spark.helpers import begin, until
 
 from penstock.spark.sink import log_sink
 from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def numbers(tmp_path: Path) -> Path:
 def written(stream: Path) -> list[int]:
     log = EmbeddedLog(stream)
     parts = [
-        log.read(s).column("n").to_numpy()
+        read(log, s).column("n").to_numpy()
         for p in range(log.partitions)
-        for s in log.headers(p, 0, log.end(p))
+        for s in headers(log, p, 0, log.end(p))
     ]
     return np.sort(np.concatenate(parts)).tolist() if parts else []
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.flight.client import FlightLog, FlightServer
 from penstock.streams.hashing import key_buckets
-from penstock.streams.paced.schedule import Schedule
+from penstock.streams.layout import LogConfig
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import Schedule
 from penstock.streams.protocol import StreamLog
 from penstock.streams.registry import ReaderRegistry
 from penstock.testing import ManualClock
@@ -62,25 +63,35 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamLog]:
             yield log
 
 
-def test_headers_and_header_arrays_say_the_same(log: StreamLog) -> None:
+def test_headers_tell_positions_and_arrivals(log: StreamLog) -> None:
     assert (log.name, log.partitions, log.key_column, log.key_buckets) == ("s", 1, "sensor", BUCKETS)
     assert (log.start(), log.end()) == (0, sum(SIZES))
-    segments, arrays = log.headers(0, 0, log.end()), log.header_arrays(0, 0, log.end())
-    assert [s.rows for s in segments] == SIZES == arrays.rows.tolist()
-    assert [s.first_position for s in segments] == [0, 4, 7, 11, 13] == arrays.first_position.tolist()
-    assert [s.arrival_min_us for s in segments] == arrays.arrival_min_us.tolist()
-    assert [s.arrival_max_us for s in segments] == arrays.arrival_max_us.tolist()
-    assert [s.arrival_mean_us for s in segments] == pytest.approx(arrays.arrival_mean_us.tolist())
+    arrays = log.header_arrays(0, 0, log.end())
+    assert arrays.rows.tolist() == SIZES
+    assert arrays.first_position.tolist() == [0, 4, 7, 11, 13]
+    assert arrays.end_position.tolist() == [4, 7, 11, 13, 17]
     assert arrays.arrival_min_us.tolist() == [(100 + i) * 1_000_000 for i in range(5)]
-    assert arrays.arrival_mean_us.tolist() == pytest.approx([(100.25 + i) * 1e6 for i in range(5)])
-    assert arrays.key_counts is not None
-    assert [s.key_counts for s in segments] == [tuple(counts) for counts in arrays.key_counts.tolist()]
-    assert all(s.bytes > 0 for s in segments)
+    assert arrays.arrival_max_us.tolist() == [100_500_000 + i * 1_000_000 for i in range(5)]
+
+
+def test_a_log_says_who_it_is(log: StreamLog) -> None:
+    assert log.ref.name == log.name == "s"
+    assert len(log.uid) == 32
+    assert log.dense
+    assert log.partition_name(0).endswith("0")
+
+
+@pytest.mark.parametrize(("first", "end"), [(4, 7), (5, 7), (4, 6), (5, 6)])
+def test_rows_come_with_their_positions(log: StreamLog, first: int, end: int) -> None:
+    found = log.read(0, first, end)
+    assert found.positions.tolist() == list(range(first, end))
+    whole = log.read(0, 4, 7).batch
+    assert found.batch.to_pylist() == whole.to_pylist()[first - 4 : end - 4]
 
 
 def test_key_counts_are_those_of_the_rows(log: StreamLog) -> None:
-    for segment in log.headers(0, 0, log.end()):
-        buckets = key_buckets(log.read(segment).column("sensor"), BUCKETS)
+    for segment in headers(log, 0, 0, log.end()):
+        buckets = key_buckets(read(log, segment).column("sensor"), BUCKETS)
         assert list(segment.key_counts) == np.bincount(buckets, minlength=BUCKETS).tolist()
     assert log.header_arrays(0, 0, log.end(), keys=False).key_counts is None
 
@@ -93,7 +104,6 @@ def test_headers_of_a_range_are_those_of_segments_that_touch_it(
     log: StreamLog, start: int, end: int, found: list[int]
 ) -> None:
     assert log.header_arrays(0, start, end).first_position.tolist() == found
-    assert [s.first_position for s in log.headers(0, start, end)] == found
     assert len(log.header_arrays(0, start, end)) == len(found)
 
 
@@ -116,8 +126,8 @@ def test_a_position_is_found_by_arrival_time(log: StreamLog, arrival_s: float, p
 
 
 def test_rows_of_a_segment_have_arrivals_as_its_header_says(log: StreamLog) -> None:
-    for segment in log.headers(0, 0, log.end()):
-        batch = log.read(segment)
+    for segment in headers(log, 0, 0, log.end()):
+        batch = read(log, segment)
         assert batch.schema == log.schema
         arrival_us = batch.column("_arrival").to_numpy()
         assert batch.num_rows == segment.rows

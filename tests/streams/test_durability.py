@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 
 from penstock.streams import files
 from penstock.streams.embedded import compact as compaction
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig, start_timer
+from penstock.streams.embedded.writer import start_timer
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import AppendKey
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
@@ -26,8 +28,8 @@ def rows(*values: int) -> pa.RecordBatch:
 
 
 def values_in(log: EmbeddedLog) -> list[int]:
-    found = log.headers(0, log.start(), log.end())
-    return [v for s in found for v in log.read(s).column("value").to_pylist()]
+    found = headers(log, 0, log.start(), log.end())
+    return [v for s in found for v in read(log, s).column("value").to_pylist()]
 
 
 def one_file_a_row(directory: Path, count: int, **options: object) -> EmbeddedLog:
@@ -152,13 +154,14 @@ def test_a_damaged_segment_is_named_and_the_others_are_read(tmp_path: Path, at: 
         log.append(rows(1, 2, 3))
         log.append(rows(4, 5, 6))
     path = next(log.directory.glob("p0000/*.data"))
-    first, second = log.headers(0, 0, 6)
+    first, second = headers(log, 0, 0, 6)
     content = bytearray(path.read_bytes())
-    content[first.bytes + at if at > 0 else len(content) - 1] ^= 0x55
+    begins = int(log._indexes[0].records()[1]["offset"])
+    content[begins + at if at > 0 else len(content) - 1] ^= 0x55
     path.write_bytes(content)
-    assert log.read(first).column("value").to_pylist() == [1, 2, 3]
+    assert read(log, first).column("value").to_pylist() == [1, 2, 3]
     with pytest.raises(InvalidInputError, match="damaged bytes in readings, partition 0, position 3"):
-        log.read(second)
+        read(log, second)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -168,7 +171,7 @@ def test_a_segment_that_is_cut_off_is_named_with_and_without_verifying(tmp_path:
     path = next(log.directory.glob("p0000/*.data"))
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(InvalidInputError, match="damaged bytes in readings, partition 0, position 0"):
-        EmbeddedLog(log.directory, verify=verify).read(log.headers(0, 0, 1)[0])
+        read(EmbeddedLog(log.directory, verify=verify), headers(log, 0, 0, 1)[0])
 
 
 def test_the_index_forgets_files_that_were_trimmed_and_nothing_else(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.segments import headers, read
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.hashing import key_buckets
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import AppendKey
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -30,8 +31,8 @@ def rows(*values: float) -> pa.RecordBatch:
 
 
 def values_in(log: EmbeddedLog, partition: int = 0, start: int = 0) -> list[float]:
-    segments = log.headers(partition, start, log.end(partition))
-    return [v for s in segments for v in log.read(s).column("value").to_pylist()]
+    segments = headers(log, partition, start, log.end(partition))
+    return [v for s in segments for v in read(log, s).column("value").to_pylist()]
 
 
 @pytest.fixture
@@ -43,19 +44,19 @@ def test_rows_are_read_back_in_order_with_their_arrival(log: EmbeddedLog) -> Non
     assert log.append(rows(1, 2, 3)) == 3
     assert log.append(rows(*range(4, 14))) == 13
     assert values_in(log) == [float(v) for v in range(1, 14)]
-    first = log.read(log.headers(0, 0, 1)[0])
+    first = read(log, headers(log, 0, 0, 1)[0])
     assert first.column("_arrival").to_pylist() == [100_000_000] * 3
     assert first.schema.names == ["sensor", "value", "_arrival"]
 
 
 def test_headers_tell_positions_and_arrivals_without_reading_rows(log: EmbeddedLog) -> None:
     log.append(rows(*range(6)), arrival_us=np.array([1, 2, 3, 4, 5, 9]) * 1_000_000)
-    one, two = log.headers(0, 0, 6)
+    one, two = headers(log, 0, 0, 6)
     assert (one.first_position, one.rows, one.end_position) == (0, 4, 4)
-    assert (two.arrival_min_us, two.arrival_max_us, two.arrival_mean_us) == (5_000_000, 9_000_000, 7e6)
-    assert [s.first_position for s in log.headers(0, 3, 4)] == [0]
-    assert [s.first_position for s in log.headers(0, 4, 5)] == [4]
-    assert log.headers(0, 6, 9) == []
+    assert (two.arrival_min_us, two.arrival_max_us) == (5_000_000, 9_000_000)
+    assert [s.first_position for s in headers(log, 0, 3, 4)] == [0]
+    assert [s.first_position for s in headers(log, 0, 4, 5)] == [4]
+    assert headers(log, 0, 6, 9) == []
 
 
 def test_a_repeated_batch_is_appended_once(log: EmbeddedLog) -> None:
@@ -79,7 +80,7 @@ def test_arrival_never_goes_back_even_if_the_clock_does(
     log.append(rows(2), arrival_us=np.array([20_000_000]))
     log.clock = lambda: 40.0
     log.append(rows(3))
-    assert [s.arrival_min_us for s in log.headers(0, 0, 3)] == [50_000_000] * 3
+    assert [s.arrival_min_us for s in headers(log, 0, 0, 3)] == [50_000_000] * 3
     assert "clock went back by 10000000 us" in caplog.text
 
 
@@ -94,7 +95,7 @@ def test_rows_that_are_stamped_in_the_future_arrive_now_and_later_rows_keep_thei
     log.append(rows(4), partition=1, arrival_us=np.array([3_651_000_000]))
     clock.advance(1.0)
     log.append(rows(5))
-    arrived = [us for s in log.headers(0, 0, 4) for us in log.read(s).column("_arrival").to_pylist()]
+    arrived = [us for s in headers(log, 0, 0, 4) for us in read(log, s).column("_arrival").to_pylist()]
     assert arrived == [49_000_000, 50_000_000, 51_000_000, 52_000_000]
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1, "not with every append"
@@ -126,15 +127,15 @@ def test_rows_of_a_shared_segment_keep_the_arrival_of_their_origin(
     origin = [[0.5, 0.5], [1.0, 1.0], [1.0, 1.0]]
     kept = pa.record_batch([["a", "b"], [1.0, 2.0], *origin], schema=log.append_schema)
     log.append(kept, arrival_us=np.array([47_000_000, 49_500_000]))
-    assert log.read(log.headers(0, 0, 2)[0]).column("_arrival").to_pylist() == [47_000_000, 49_500_000]
+    assert read(log, headers(log, 0, 0, 2)[0]).column("_arrival").to_pylist() == [47_000_000, 49_500_000]
     assert caplog.text == ""
 
 
 def test_keys_are_counted_by_bucket_in_the_header(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(key="sensor", key_buckets=8))
     log.append(rows(*range(9)))
-    counts = log.headers(0, 0, 9)[0].key_counts
-    buckets = key_buckets(log.read(log.headers(0, 0, 9)[0]).column("sensor"), 8)
+    counts = headers(log, 0, 0, 9)[0].key_counts
+    buckets = key_buckets(read(log, headers(log, 0, 0, 9)[0]).column("sensor"), 8)
     assert sum(counts) == 9
     assert list(counts) == np.bincount(buckets, minlength=8).tolist()
 
@@ -161,14 +162,14 @@ def test_a_reader_follows_a_writer_in_another_object(log: EmbeddedLog) -> None:
 def test_trimming_forgets_whole_files_and_says_so_to_a_late_reader(log: EmbeddedLog) -> None:
     for v in range(40):
         log.append(rows(v))
-    old = log.headers(0, 0, 1)[0]
+    old = headers(log, 0, 0, 1)[0]
     first = log.trim(0, 30)
     assert 0 < first <= 30
     assert log.start() == first
     assert values_in(log, start=first)[0] == float(first)
     assert EmbeddedLog(log.directory).start() == first
     with pytest.raises(InvalidInputError, match="still in the log; got: readings, partition 0, position 0"):
-        log.read(old)
+        read(log, old)
     assert log.trim(0, 5) == first
     assert log.append(rows(99)) == 41
 
@@ -177,7 +178,7 @@ def test_a_deleted_data_file_is_named(log: EmbeddedLog) -> None:
     log.append(rows(1))
     next(log.directory.glob("p0000/*.data")).unlink()
     with pytest.raises(InvalidInputError, match=r"0\.data is missing"):
-        log.read(log.headers(0, 0, 1)[0])
+        read(log, headers(log, 0, 0, 1)[0])
 
 
 @pytest.mark.parametrize(
@@ -329,8 +330,8 @@ def test_every_row_appended_is_there_once(
             log = EmbeddedLog(log.directory)
             assert log.append(rows(*values), key=AppendKey("w", i)) == len(written)
     assert values_in(log) == written
-    assert [s.first_position for s in log.headers(0, 0, log.end())] == sorted(
-        {s.first_position for s in log.headers(0, 0, log.end())}
+    assert [s.first_position for s in headers(log, 0, 0, log.end())] == sorted(
+        {s.first_position for s in headers(log, 0, 0, log.end())}
     )
 
 
@@ -432,7 +433,7 @@ def test_a_table_is_one_append_also_where_one_batch_could_not_hold_it(log: Embed
     assert log.append(table, key=AppendKey("job", 0), arrival_us=np.arange(8) * 1_000_000) == 8
     assert log.append(table, key=AppendKey("job", 0)) == 8
     assert values_in(log) == [float(v) for v in range(8)]
-    segments = log.headers(0, 0, 8)
+    segments = headers(log, 0, 0, 8)
     assert [(s.first_position, s.rows, s.arrival_min_us) for s in segments] == [
         (0, 4, 0),
         (4, 2, 4_000_000),

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from tests.segments import headers, read
 from tests.waits import PATIENCE_S
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.layout import LogConfig
 from penstock.streams.producing.producer import Producer
 from penstock.streams.protocol import AppendKey
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
@@ -30,8 +31,8 @@ def rows(*values: int) -> pa.RecordBatch:
 
 
 def values_in(log: FlightLog | EmbeddedLog, partition: int = 0) -> list[int]:
-    found = log.headers(partition, 0, log.end(partition))
-    return [v for s in found for v in log.read(s).column("value").to_pylist()]
+    found = headers(log, partition, 0, log.end(partition))
+    return [v for s in found for v in read(log, s).column("value").to_pylist()]
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_rows_are_appended_and_read_by_partition(log: FlightLog, tmp_path: Path)
     assert log.append(rows(*range(250))) == 250
     assert log.append(rows(7), partition=1) == 1
     assert values_in(log) == list(range(250))
-    assert [s.rows for s in log.headers(0, 0, 250)] == [100, 100, 50]
+    assert [s.rows for s in headers(log, 0, 0, 250)] == [100, 100, 50]
     assert values_in(EmbeddedLog(tmp_path / "readings"), 1) == [7]
 
 
@@ -67,7 +68,7 @@ def test_a_repeated_batch_is_appended_once(log: FlightLog) -> None:
 
 def test_arrivals_of_a_producer_that_buffers_are_kept_but_never_later_than_now(log: FlightLog) -> None:
     log.append(rows(1, 2, 3), arrival_us=np.array([1_000_000, 2_000_000, 2**62]))
-    arrived = log.read(log.headers(0, 0, 3)[0]).column("_arrival").to_pylist()
+    arrived = read(log, headers(log, 0, 0, 3)[0]).column("_arrival").to_pylist()
     assert arrived[:2] == [1_000_000, 2_000_000]
     assert arrived[2] < 2**60
     with pytest.raises(InvalidInputError, match="one arrival time a row; got: 1 arrival times for 2 rows"):
@@ -160,11 +161,17 @@ def test_garbage_from_a_producer_is_refused_and_the_server_goes_on(
     [
         (b"\x00\x01", "a request is a JSON object"),
         (b'{"stream": "readings"}', "names its partition"),
-        (b'{"stream": "x", "partition": 0, "first_position": 0}', "the stream exists"),
-        (b'{"stream": 3, "partition": 0, "first_position": 0}', "stream is a str"),
-        (b'{"stream": "readings", "partition": 9, "first_position": 0}', "partitions 0 to 1"),
-        (b'{"stream": "readings", "partition": 0, "first_position": 1}', "the segment to read exists"),
-        (b'{"stream": "readings", "partition": 0, "first_position": -5}', "the segment to read exists"),
+        (b'{"stream": "x", "partition": 0, "first": 0, "end": 1}', "the stream exists"),
+        (b'{"stream": 3, "partition": 0, "first": 0, "end": 1}', "stream is a str"),
+        (b'{"stream": "readings", "partition": 9, "first": 0, "end": 1}', "partitions 0 to 1"),
+        (
+            b'{"stream": "readings", "partition": 0, "first": 2, "end": 3}',
+            "the segment to read is still in the log",
+        ),
+        (
+            b'{"stream": "readings", "partition": 0, "first": -5, "end": 1}',
+            "the segment to read is still in the log",
+        ),
     ],
 )
 def test_a_junk_ticket_is_refused(server: FlightServer, log: FlightLog, ticket: bytes, said: str) -> None:
@@ -273,10 +280,8 @@ def test_errors_of_the_server_are_raised_as_they_are(
         local.append(rows(1), partition=1)
         with pytest.raises(InvalidInputError, match=f"held by process {os.getpid()}"):
             log.append(rows(2), partition=1)
-    with pytest.raises(InvalidInputError, match="is trimmed where it lies"):
-        log.trim(0, 5)
-    with pytest.raises(InvalidInputError, match="a stream of a server"):
-        log.directory
+    with pytest.raises(InvalidInputError, match="has its readers and plans where it lies"):
+        log.state
 
 
 def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:

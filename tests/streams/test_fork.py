@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.vocabulary.errors import InvalidInputError
@@ -53,7 +54,7 @@ def rows(*values: int) -> pa.RecordBatch:
 
 
 def values_in(log: EmbeddedLog) -> list[int]:
-    return [v for s in log.headers(0, 0, log.end()) for v in log.read(s).column("value").to_pylist()]
+    return [v for s in headers(log, 0, 0, log.end()) for v in read(log, s).column("value").to_pylist()]
 
 
 class Forked:

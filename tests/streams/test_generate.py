@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.producing.synthetic import arrivals_constant, arrivals_poisson, play, synthetic_rows
@@ -22,7 +23,7 @@ def numbered(first: int, count: int) -> pa.RecordBatch:
 
 
 def column(log: EmbeddedLog, name: str) -> list:
-    return [v for s in log.headers(0, 0, log.end()) for v in log.read(s).column(name).to_pylist()]
+    return [v for s in headers(log, 0, 0, log.end()) for v in read(log, s).column(name).to_pylist()]
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_rows_are_played_at_their_times_with_exact_stamps(
     assert (played.rows, played.stopped) == (500, False)
     assert played.late_mean_s <= played.late_max_s <= 0.0201
     assert played.seconds == pytest.approx(2 / speed, abs=0.05)
-    assert len(log.headers(0, 0, 500)) <= played.seconds / 0.02 + 2
+    assert len(headers(log, 0, 0, 500)) <= played.seconds / 0.02 + 2
 
 
 def test_a_play_that_is_late_catches_up_and_says_how_late(log: EmbeddedLog, clock: ManualClock) -> None:
@@ -71,7 +72,7 @@ def test_a_play_that_is_late_catches_up_and_says_how_late(log: EmbeddedLog, cloc
     assert column(log, "_arrival") == np.rint((1000.0 + arrival_s) * 1e6).tolist()
     assert played.late_max_s == pytest.approx(3.0, abs=0.05)
     assert played.seconds == pytest.approx(5.0, abs=0.05)
-    assert max(s.rows for s in log.headers(0, 0, 500)) == 64
+    assert max(s.rows for s in headers(log, 0, 0, 500)) == 64
 
 
 def test_a_play_stops_when_told(log: EmbeddedLog, clock: ManualClock) -> None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.marks import check_marks, marks_at
-from penstock.streams.paced.schedule import Schedule
 from penstock.streams.paced.stream import create_paced
+from penstock.streams.producing.schedule import Schedule
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
 

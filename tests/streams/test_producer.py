@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.segments import headers, read
 from tests.waits import PATIENCE_S
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.producing.producer import Producer
 from penstock.streams.protocol import AppendKey
 from penstock.testing import ManualClock
@@ -28,8 +29,8 @@ def rows(*values: int) -> dict[str, list]:
 
 
 def values_in(log: EmbeddedLog, partition: int = 0) -> list[int]:
-    found = log.headers(partition, 0, log.end(partition))
-    return [v for s in found for v in log.read(s).column("value").to_pylist()]
+    found = headers(log, partition, 0, log.end(partition))
+    return [v for s in found for v in read(log, s).column("value").to_pylist()]
 
 
 def all_values(log: EmbeddedLog) -> list[int]:
@@ -70,8 +71,8 @@ def test_rows_of_any_shape_arrive_when_they_are_sent(log: EmbeddedLog) -> None:
         assert (producer.waiting_rows, log.end()) == (6, 0)
         producer.flush()
         assert (producer.waiting_rows, log.end()) == (0, 6)
-    (segment,) = log.headers(0, 0, 6)
-    batch = log.read(segment)
+    (segment,) = headers(log, 0, 0, 6)
+    batch = read(log, segment)
     assert batch.column("value").to_pylist() == [1, 2, 3, 4, 5, 6]
     assert batch.column("_arrival").to_pylist() == [10_000_000] * 2 + [15_000_000] * 2 + [20_000_000] * 2
 
@@ -315,9 +316,9 @@ def test_more_than_one_batch_can_hold_is_appended_in_several_steps(
         producer.flush()
         assert (producer.waiting_rows, log.last_batch("w")) == (0, 19)
         assert log.end() == 40
-    segments = log.headers(0, 0, 40)
+    segments = headers(log, 0, 0, 40)
     assert (len(segments) == 20) == (most == 1)
-    arrived = [us for s in segments for us in log.read(s).column("_arrival").to_pylist()]
+    arrived = [us for s in segments for us in read(log, s).column("_arrival").to_pylist()]
     assert arrived == [us for second in range(10, 30) for us in [second * 1_000_000] * 2]
     assert values_in(log) == [value for value in range(20) for _ in range(2)]
 

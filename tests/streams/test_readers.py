@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.segments import headers
 
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.registry import Reader, ReaderRegistry
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
@@ -42,7 +43,7 @@ def test_rows_go_when_every_reader_is_past_them(log: EmbeddedLog) -> None:
     assert registry.trim() == {0: 3, 1: 0}
     registry.advance("slow", {0: 6, 1: 6})
     assert registry.trim() == {0: 6, 1: 6}
-    assert [s.first_position for s in log.headers(0, log.start(0), log.end(0))] == [6, 7, 8, 9]
+    assert [s.first_position for s in headers(log, 0, log.start(0), log.end(0))] == [6, 7, 8, 9]
 
 
 def test_a_pin_keeps_rows_that_the_reader_is_past(log: EmbeddedLog) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.control.backlog.tail import PartitionTail
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 from penstock.streams.protocol import HeaderArrays
 from penstock.streams.tailing import NewSegments, Tailer, furthest_back, info_of
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from tests.segments import headers, read
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
@@ -41,7 +42,7 @@ def test_a_process_of_the_same_user_finds_the_token_by_itself(root: Path) -> Non
         assert (path.parent, path.stat().st_mode & 0o777) == (root, 0o600)
         with FlightLog(server.address, "s") as log:
             assert log.append(rows(1, 2)) == 2
-            assert log.read(log.headers(0, 0, 2)[0]).column("value").to_pylist() == [1, 2]
+            assert read(log, headers(log, 0, 0, 2)[0]).column("value").to_pylist() == [1, 2]
         assert open_stream(f"{server.address}/s").end() == 2
         with FlightServer(root) as second, FlightLog(second.address, "s") as log:
             assert (log.end(), token_file(second) != path) == (2, True)

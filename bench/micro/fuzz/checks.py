@@ -44,7 +44,9 @@ class Truth:
         for p in range(self.log.partitions):
             known, end = self._ids[p].size, self.log.end(p)
             if end > known:
-                new = [self.log.read(s).column("id").to_numpy() for s in self.log.headers(p, known, end)]
+                headers = self.log.header_arrays(p, known, end, keys=False)
+                spans = zip(headers.first_position.tolist(), headers.end_position.tolist(), strict=True)
+                new = [self.log.read(p, *span).batch.column("id").to_numpy() for span in spans]
                 self._ids[p] = np.concatenate([self._ids[p], *new])
                 require(self._ids[p].size == end, f"{self.log.name}: positions without rows")
 

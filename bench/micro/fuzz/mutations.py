@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from unittest import mock
 
-import penstock.spark.source.data_source as source_module
+import penstock.spark.source.planner as planner_module
 from penstock.grants.offset import Books, Offset
 from penstock.grants.selection import Selection
-from penstock.spark.source.data_source import _Planner
+from penstock.spark.source.planner import Planner
 
 from .shrink import Failure, run_seed
 
@@ -18,28 +18,28 @@ from .shrink import Failure, run_seed
 @contextmanager
 def forgets_the_seed() -> Iterator[None]:
     """A batch that runs again in a new process tosses other coins: its plan's seed is not read back."""
-    honest = _Planner._selections
+    honest = Planner._selections
 
-    def forgetful(self: _Planner, offset: Offset) -> list[Selection]:
+    def forgetful(self: Planner, offset: Offset) -> list[Selection]:
         # a plan that names its segments has no coins to toss anew
         if self._selected is None and hasattr(offset.plan, "seed"):
             offset = replace(offset, plan=replace(offset.plan, seed=offset.plan.seed + 1))
         return honest(self, offset)
 
-    with mock.patch.object(_Planner, "_selections", forgetful):
+    with mock.patch.object(Planner, "_selections", forgetful):
         yield
 
 
 @contextmanager
 def admits_late_rows() -> Iterator[None]:
     """The books count rows that are shed as late as admitted."""
-    honest = source_module.grant_books
+    honest = planner_module.grant_books
 
     def generous(*given: object) -> Books:
         books = honest(*given)  # type: ignore[arg-type]
         return replace(books, admitted=books.admitted + books.late, late=0)
 
-    with mock.patch.object(source_module, "grant_books", generous):
+    with mock.patch.object(planner_module, "grant_books", generous):
         yield
 
 

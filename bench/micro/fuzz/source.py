@@ -13,8 +13,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.grants.offset import Offset
 from penstock.sim.microbatch import Pause, Planned, Waits
-from penstock.spark.source.data_source import PenstockStreamReader, SourceOptions
+from penstock.spark.source.data_source import PenstockStreamReader
 from penstock.spark.source.link import ControlLink
+from penstock.spark.source.options import SourceOptions
 from penstock.streams.protocol import ARRIVAL
 
 from .wire import Held, Wire, WireClient

@@ -19,15 +19,16 @@ import pyarrow as pa
 
 import penstock.control.core.members as members_module
 import penstock.grants.journal as journal_module
-import penstock.spark.source.data_source as source_module
 import penstock.spark.source.link as asking_module
+import penstock.spark.source.planner as planner_module
 from penstock.config.flow import load_flow_config
 from penstock.control.tuning import TUNING
 from penstock.grants.offset import Offset
 from penstock.sim.microbatch import Line, Machine, SimulatedQuery, VirtualCluster
-from penstock.spark.source.data_source import SourceOptions
+from penstock.spark.source.data_source import PenstockStreamReader
+from penstock.spark.source.options import SourceOptions
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
 
 from . import actions
 from .case import Case, QueryCase, StreamCase, random_of
@@ -133,8 +134,7 @@ class World:
         token = f"token of {case.name}"
         options = {slot: self._options(case, slot, name, token) for slot, name in slots.items()}
         offsets = {
-            slot: Offset.from_json(source_module.PenstockStreamReader(o).initialOffset())
-            for slot, o in options.items()
+            slot: Offset.from_json(PenstockStreamReader(o).initialOffset()) for slot, o in options.items()
         }
         # as the source says hello: readers of one query are known by its name, a single one by its id
         key = f"{case.name}@" if len(names) > 1 else offsets[""].reader
@@ -312,9 +312,9 @@ def _virtual_time(cluster: VirtualCluster) -> Iterator[None]:
         mock.patch.object(journal_module, "CUT_BYTES", CUT_BYTES),
         mock.patch.object(members_module, "QUERIES", 1),
         mock.patch.object(members_module, "AWAY_S", 0.0),
-        mock.patch.object(source_module, "time", SimpleNamespace(monotonic=cluster.timer)),
+        mock.patch.object(planner_module, "time", SimpleNamespace(monotonic=cluster.timer)),
         mock.patch.object(
-            source_module,
+            planner_module,
             "uuid",
             SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{next(minted):012x}")),
         ),

@@ -30,12 +30,13 @@ from penstock.grants.journal import Entry
 from penstock.grants.offset import Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.sampling_units import Drawn, drawn_column
-from penstock.grants.selection import Piece, Range, ReadableLog, read_range
+from penstock.grants.selection import Piece, Range, read_range
 from penstock.lanes.lane import NO_SEQ, offered_rows, shed_range
 from penstock.lanes.windows import event_times, inside
-from penstock.spark.source.data_source import LEAST_TASK_ROWS
 from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
+from penstock.spark.source.planner import LEAST_TASK_ROWS
 from penstock.streams.opening import open_stream
+from penstock.streams.protocol import StreamLog
 
 FORMAT_NAME = "penstock_lane"
 UNKNOWN = ("_seq", "_sic")
@@ -134,7 +135,7 @@ def _whole(piece: Piece) -> pa.Array:
     return drawn_column(Drawn(0.0, {}), 0, piece)
 
 
-def _pieces(log: ReadableLog, task: LaneTask) -> Iterator[Piece]:
+def _pieces(log: StreamLog, task: LaneTask) -> Iterator[Piece]:
     starts, ends = (np.array(edge, np.int64) for edge in task.spans)
     for part in task.parts:
         if part.grant is not None:
@@ -157,7 +158,7 @@ def _unnumbered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def shed_parts(log: ReadableLog, entries: Sequence[Entry]) -> list[Part]:
+def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[Part]:
     """The rows that grants dropped, cut at borders of segments into parts of about a task's rows."""
     return [
         Part(stretch, entry.offset.grant)
@@ -168,12 +169,12 @@ def shed_parts(log: ReadableLog, entries: Sequence[Entry]) -> list[Part]:
     ]
 
 
-def all_parts(log: ReadableLog, ranges: Sequence[Range]) -> list[Part]:
+def all_parts(log: StreamLog, ranges: Sequence[Range]) -> list[Part]:
     """All rows of ranges, cut at borders of segments into parts of about a task's rows."""
     return [Part(stretch) for whole in ranges for stretch in _cut(log, whole)]
 
 
-def _cut(log: ReadableLog, whole: Range) -> Iterator[Range]:
+def _cut(log: StreamLog, whole: Range) -> Iterator[Range]:
     if whole.first >= whole.end:
         return
     headers = log.header_arrays(whole.partition, whole.first, whole.end, keys=False)

@@ -26,8 +26,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.lanes.progress import Stretch
 from penstock.spark.sink import check_fit
-from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.columns import is_shared
 from penstock.streams.files import replace_text, sync_directory
+from penstock.streams.opening import open_writer
 from penstock.streams.protocol import AppendKey
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -186,11 +187,11 @@ class LogRevisions:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.log = EmbeddedLog(directory, fsync="interval")  # synced when it is closed
+        self.log = open_writer(directory, fsync="interval")  # synced when it is closed
 
     @property
     def name(self) -> str:
-        return f"stream {self.log.directory.absolute()}"
+        return f"stream {self.log.ref.absolute()}"
 
     def last_revision(self) -> int:
         return 0
@@ -201,7 +202,7 @@ class LogRevisions:
         `revision` is added if the stream has that column; results with windows need it.
         """
         wanted = self.log.user_schema
-        if self.log.config.origin:
+        if is_shared(self.log.schema):
             raise InvalidInputError(
                 "a shared stream takes no backfill, because its readers would take the results for new rows",
                 self.log.name,

@@ -23,6 +23,7 @@ from penstock.lanes.lane import readable_rows, shed_of
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.lanes.windows import Progress, WindowPlan, Windows, merged, plan_windows
 from penstock.spark.source.metadata import metadata_columns
+from penstock.streams.opening import stream_exists
 from penstock.vocabulary.errors import InvalidInputError
 
 STRETCH_ROWS = 2_000_000
@@ -109,7 +110,7 @@ def read_lane(
     journal = store.journal()
     entries = store.undone(journal)
     parts = shed_parts(store.log, entries)
-    return read_parts(spark, str(store.directory.absolute()), parts, entries, metadata_columns(metadata))
+    return read_parts(spark, store.stream.absolute().id, parts, entries, metadata_columns(metadata))
 
 
 def _only_lane(log_root: str | Path, reader: str) -> LaneStore:
@@ -127,7 +128,7 @@ def _only_lane(log_root: str | Path, reader: str) -> LaneStore:
 def _sink(sink: str | Path | Published) -> Published:
     if not isinstance(sink, str | Path):
         return sink
-    return LogRevisions(sink) if (Path(sink) / "stream.json").exists() else ParquetRevisions(sink)
+    return LogRevisions(sink) if stream_exists(sink) else ParquetRevisions(sink)
 
 
 class _Work:
@@ -147,7 +148,7 @@ class _Work:
         self.folder = folder
         self.spark, self.store, self.transform, self.sink = spark, store, transform, sink
         self.metadata, self.windows, self.progress = metadata, windows, progress
-        self.stream = str(store.directory.absolute())
+        self.stream = store.stream.absolute().id
         self.report = Backfilled(store.reader, sink.name)
         self.floor: dict[int, int] = {}
 

@@ -16,8 +16,8 @@ from penstock.calibration.capacity import find_batch_rows, probe, warm_up
 from penstock.pipeline.feed.rows import generated_rows
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.spark.session import pipeline_session
-from penstock.streams.paced.schedule import schedule_constant
-from penstock.streams.paced.stream import create_paced
+from penstock.streams.opening import create_paced
+from penstock.streams.producing.schedule import schedule_constant
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 SMALL_ROWS, POOL_ROWS, FILLED_S = 100, 65_536, 200.0
@@ -91,7 +91,7 @@ def calibrate_query(
             writer = transform(rows).writeStream.format("noop").outputMode(config.queries[chosen].mode)
             return writer.option("checkpointLocation", checkpoint).start()
 
-        probed, metadata = (spark, log.directory, start), config.queries[chosen].metadata
+        probed, metadata = (spark, log.ref.id, start), config.queries[chosen].metadata
         per_s = warm_up(*probed, folder / "warm", warm_up_s, metadata=metadata)
         small = probe(*probed, folder / "small", SMALL_ROWS, 8, metadata)
         length_s = max(config.classes[config.queries[chosen].cls].target_s, 8 * small.batch_s) / 2

@@ -111,7 +111,7 @@ def backfill_command(
         None if slide is None else parse_duration_s(slide, "--slide"),
         event_time,
         window_column,
-        None if until is None else stores[0].log.clock() - parse_duration_s(until, "--until"),
+        None if until is None else stores[0].log.state.clock() - parse_duration_s(until, "--until"),
         ended,
     )
     with importable(pipeline.absolute().parent), progress_bars() as bars:
@@ -180,7 +180,7 @@ def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
     journal, reader = store.journal(), store.registered()
     lane, progress = store.lane(ended, journal=journal), store.load(journal)
     return {
-        "stream": store.directory.name,
+        "stream": store.stream.name,
         "reader": store.reader,
         "rows": lane.rows,
         "late": lane.late,
@@ -188,7 +188,7 @@ def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
         "poison": lane.poison,
         "gone": lane.gone,
         "grants": len(lane.grants),
-        "age_s": None if lane.first_arrival_s is None else store.log.clock() - lane.first_arrival_s,
+        "age_s": None if lane.first_arrival_s is None else store.log.state.clock() - lane.first_arrival_s,
         "first_arrival_s": lane.first_arrival_s,
         "last_arrival_s": lane.last_arrival_s,
         "pinned": bool(reader is not None and reader.pinned),

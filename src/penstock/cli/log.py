@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
-from penstock.streams.opening import load_stream
+from penstock.streams.opening import load_stream, streams_in
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
@@ -43,19 +43,19 @@ def streams_command(
             "a log is a directory of streams", root, "give the directory that holds the streams"
         )
     found: list[dict[str, object]] = []
-    for path in sorted(root.glob("*/stream.json")):
+    for directory in streams_in(root):
         try:
-            log = load_stream(path.parent)
+            log = load_stream(directory)
         except PenstockError as error:  # one broken stream must not hide the others
-            print(f"{path.parent.name}: {error}", file=sys.stderr)
-            found.append({"stream": path.parent.name, "error": str(error)})
+            print(f"{directory.name}: {error}", file=sys.stderr)
+            found.append({"stream": directory.name, "error": str(error)})
             continue
         found.append(
             {
-                "stream": path.parent.name,
+                "stream": directory.name,
                 "partitions": log.partitions,
                 "rows": sum(log.end(p) - log.start(p) for p in range(log.partitions)),
-                "bytes": sum(file.stat().st_size for file in path.parent.rglob("*.data")),
+                "bytes": sum(file.stat().st_size for file in directory.rglob("*.data")),
                 "readers": len(ReaderRegistry(log).readers()),
             }
         )

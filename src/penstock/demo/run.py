@@ -20,8 +20,8 @@ from penstock.calibration.measured import Batch, batches, delays
 from penstock.spark.driver.flow import attach
 from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.paced.schedule import schedule_constant, schedule_from_arrivals
-from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.opening import create_paced, open_paced
+from penstock.streams.producing.schedule import schedule_constant, schedule_from_arrivals
 from penstock.vocabulary.model import FloatArray
 from penstock.vocabulary.status import Status
 
@@ -172,11 +172,11 @@ def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
     )
     log.begin(time.time() - log.seconds - 1)
     checkpoints = folder / "checkpoints"
-    rate_per_s = warm_up(spark, log.directory, start_query, checkpoints / "warm", WARM_UP_S)
+    rate_per_s = warm_up(spark, log.ref.id, start_query, checkpoints / "warm", WARM_UP_S)
     tell("measuring the capacity")
     length_s = min(settings["target"] for settings in CLASSES.values()) / 2
     first = max(1000, round(rate_per_s * length_s))
-    return find_batch_rows(spark, log.directory, start_query, checkpoints / "find", length_s, first, tries=3)
+    return find_batch_rows(spark, log.ref.id, start_query, checkpoints / "find", length_s, first, tries=3)
 
 
 def measure_again(spark: SparkSession, folder: Path, before: Capacity) -> Capacity:
@@ -255,14 +255,14 @@ def run_plain(spark: SparkSession, folder: Path, root: Path, show: Show) -> tupl
 def _begin(root: Path, in_s: float = 0.2) -> float:
     at_s = time.time() + in_s
     for name in CLASSES:
-        PacedLog(root / f"{name}_readings").begin(at_s, restart=True)
+        open_paced(root / f"{name}_readings").begin(at_s, restart=True)
     return at_s
 
 
 def _collect(root: Path, queries: dict[str, StreamingQuery]) -> dict[str, ClassRun]:
     found = {}
     for name, query in queries.items():
-        log = PacedLog(root / f"{name}_readings")
+        log = open_paced(root / f"{name}_readings")
         done = batches([dict(report) for report in query.recentProgress], log)
         found[name] = ClassRun(done, CLASSES[name]["target"], log.end(0))
     return found

@@ -14,7 +14,7 @@ from penstock.grants.plans import SCALE, ChosenPlan, KeyPlan, SamplePlan, ShedPl
 from penstock.grants.plans.coins import segment_tosses
 from penstock.grants.selection import Piece, grant_span
 from penstock.policies.quality.estimates import bucket_contrasts, contrasts, expected_variance
-from penstock.streams.protocol import ReadableStream
+from penstock.streams.protocol import StreamIndex
 
 NO_UNIT = -1
 """Unit of rows in a grant that drew neither segments nor buckets; null in SQL."""
@@ -57,7 +57,7 @@ class Drawn:
     known: bool = True
 
 
-def drawn_by(log: ReadableStream, offset: Offset) -> Drawn:
+def drawn_by(log: StreamIndex, offset: Offset) -> Drawn:
     """How a grant's rows were drawn, computed from the offset (after `evened`) and segment headers alone."""
     plan = offset.plan
     if plan.needs == "values":  # rows that were not kept had no chance
@@ -150,7 +150,7 @@ def drawn_column(
     return pa.StructArray.from_arrays(columns, fields=list(DRAWN_TYPE))
 
 
-def _opened(log: ReadableStream, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
+def _opened(log: StreamIndex, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
     """Columns of the opened segments: partition, first position, rows inside the grant, toss."""
     columns = []
     seed = offset.plan.seed if isinstance(offset.plan, SamplePlan) else 0

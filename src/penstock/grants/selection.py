@@ -1,10 +1,13 @@
-"""From an offset to rows: which segments a grant opens, how many rows it keeps, which task reads them."""
+"""From an offset to rows: which segments a grant opens, how many rows it keeps, which task reads them.
+
+Rows are counted by positions. A position without a row counts as kept wherever a plan looks into the rows of
+its segment: nobody shed it. So the books are exact in positions, whatever a log lacks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +15,9 @@ import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plans import KeyPlan, SamplePlan, ShedPlan
-from penstock.streams.protocol import HeaderArrays, ReadableStream, Segment
+from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamIndex, StreamLog
 
 Counts = npt.NDArray[np.int64]
-
-
-class ReadableLog(ReadableStream, Protocol):
-    """The part of a stream log that selection needs."""
-
-    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]: ...
-
-    def read(self, segment: Segment) -> pa.RecordBatch: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +28,7 @@ class Selection:
         partition: Partition of the log.
         first: For each opened segment, position of its first row in the grant.
         end: For each opened segment, position after its last row in the grant.
-        kept: For each opened segment, how many rows between `first` and `end` are kept.
+        kept: For each opened segment, how many positions between `first` and `end` are kept.
     """
 
     partition: int
@@ -42,12 +37,12 @@ class Selection:
     kept: Counts
 
 
-def select(log: ReadableLog, offset: Offset) -> list[Selection]:
+def select(log: StreamLog, offset: Offset) -> list[Selection]:
     """The segments that a grant opens, by partition, with exact counts of the rows that it keeps."""
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
 
 
-def evened(log: ReadableStream, offset: Offset) -> ShedPlan:
+def evened(log: StreamIndex, offset: Offset) -> ShedPlan:
     """A grant's plan, fitted to its segments; see `SamplePlan.fitted`."""
     plan = offset.plan
     if isinstance(plan, SamplePlan) and plan.draws_segments:
@@ -55,15 +50,15 @@ def evened(log: ReadableStream, offset: Offset) -> ShedPlan:
     return plan
 
 
-def grant_span(log: ReadableStream, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
+def grant_span(log: StreamIndex, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
     """A partition, first positions of its segments in a grant, and rows of the grant in each segment."""
     first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
     headers = log.header_arrays(p, first, end, keys=False)
-    ends = np.minimum(headers.first_position + headers.rows, end)
+    ends = np.minimum(headers.end_position, end)
     return p, headers.first_position, ends - np.maximum(headers.first_position, first)
 
 
-def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:
+def _select_partition(log: StreamLog, offset: Offset, p: int) -> Selection:
     first = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p))
     end = offset.end[p]
     if first >= end:
@@ -71,12 +66,12 @@ def _select_partition(log: ReadableLog, offset: Offset, p: int) -> Selection:
     headers = log.header_arrays(p, first, end, keys=offset.plan.needs == "keys")
     mask = offset.plan.opens(p, headers.first_position)
     firsts = np.maximum(headers.first_position[mask], first)
-    ends = np.minimum((headers.first_position + headers.rows)[mask], end)
+    ends = np.minimum(headers.end_position[mask], end)
     return Selection(p, firsts, ends, _count_kept(log, offset.plan, p, headers, firsts, ends))
 
 
 def _count_kept(
-    log: ReadableLog, plan: ShedPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
+    log: StreamLog, plan: ShedPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
     if isinstance(plan, KeyPlan) and headers.key_counts is not None:
         return _count_by_key(log, plan, p, headers, firsts, ends)
@@ -96,12 +91,14 @@ def _kept_in(mask: npt.NDArray[np.bool_] | None, rows: int) -> int:
 
 
 def _count_by_key(
-    log: ReadableLog, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
+    log: StreamLog, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
     """Counts by the headers' counts per key bucket; only a segment that the grant cuts is read."""
     assert headers.key_counts is not None
-    counts: Counts = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1).astype(np.int64)
-    whole = (firsts == headers.first_position) & (ends == headers.first_position + headers.rows)
+    kept = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1)
+    absent = headers.rows - headers.key_counts.sum(axis=1)
+    counts: Counts = (kept + absent).astype(np.int64)
+    whole = (firsts == headers.first_position) & (ends == headers.end_position)
     cut = np.flatnonzero(~whole)
     counts[cut] = [
         int(_count_by_reading(log, plan, p, firsts[i : i + 1], ends[i : i + 1])[0]) for i in cut.tolist()
@@ -109,27 +106,22 @@ def _count_by_key(
     return counts
 
 
-def _count_by_reading(log: ReadableLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
+def _count_by_reading(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
     """Counts by reading the opened segments, because headers do not have the values."""
     if firsts.size == 0:
         return firsts
-    wanted = dict(zip(firsts.tolist(), ends.tolist(), strict=True))
-    batches = []
-    for segment in log.headers(p, int(firsts[0]), int(ends[-1])):
-        first = max(segment.first_position, int(firsts[0]))
-        if first in wanted:
-            rows = log.read(segment)
-            batches.append(rows.slice(first - segment.first_position, wanted[first] - first))
-    positions = np.concatenate([np.arange(first, end) for first, end in wanted.items()])
-    mask = plan.keeps(log, p, positions, batches)
+    found = [log.read(p, first, end) for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
+    positions = np.concatenate([each.positions for each in found])
+    mask = plan.keeps(log, p, positions, [each.batch for each in found])
     if mask is None:
         return ends - firsts
-    upto = np.cumsum(mask)[np.cumsum(ends - firsts) - 1]
-    kept: Counts = np.diff(upto, prepend=0)
+    # segments follow each other: each has the dropped rows between its first position and its end
+    dropped = positions[~mask]
+    kept: Counts = ends - firsts - (dropped.searchsorted(ends) - dropped.searchsorted(firsts))
     return kept
 
 
-def grant_books(log: ReadableLog, offset: Offset, selections: Sequence[Selection]) -> Books:
+def grant_books(log: StreamLog, offset: Offset, selections: Sequence[Selection]) -> Books:
     """Books of one grant alone: how many of its rows are admitted, sampled, late, expired."""
     admitted = late = expired = offered = 0
     for selection in selections:
@@ -202,32 +194,28 @@ class Piece:
     """First position of the segment."""
 
 
-def read_range(log: ReadableLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
+def read_range(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
     """The kept rows of a range, segment by segment; segments that the plan skips are not read."""
     seq = part.seq
     headers = log.header_arrays(part.partition, part.first, part.end, keys=False)
-    # a header as an object costs microseconds, so objects are made for opened segments only
-    for at in headers.first_position[plan.opens(part.partition, headers.first_position)].tolist():
-        (segment,) = log.headers(part.partition, at, at + 1)
-        first = max(segment.first_position, part.first)
-        end = min(segment.end_position, part.end)
-        rows = log.read(segment)
-        mask = kept_mask(log, plan, segment, first, end, rows)
-        rows = rows.slice(first - segment.first_position, end - first)
-        positions = np.arange(first, end, dtype=np.int64)
+    opened = np.flatnonzero(plan.opens(part.partition, headers.first_position))
+    segments, ends = headers.first_position[opened], np.minimum(headers.end_position[opened], part.end)
+    for segment, end in zip(segments.tolist(), ends.tolist(), strict=True):
+        found = log.read(part.partition, max(segment, part.first), end)
+        rows, positions = found.batch, found.positions
+        mask = kept_mask(log, plan, part.partition, found)
         if mask is not None:
             rows, positions = rows.filter(pa.array(mask)), positions[mask]
         if rows.num_rows:
-            yield Piece(rows, positions, seq, at)
+            yield Piece(rows, positions, seq, segment)
             seq += rows.num_rows
 
 
 def kept_mask(
-    log: ReadableLog, plan: ShedPlan, segment: Segment, first: int, end: int, rows: pa.RecordBatch
+    log: StreamLog, plan: ShedPlan, partition: int, rows: PositionedRows
 ) -> npt.NDArray[np.bool_] | None:
-    """Which rows of [first, end), inside an opened segment, are kept; `None` for all of them."""
-    inside = rows.slice(first - segment.first_position, end - first)
-    return plan.keeps(log, segment.partition, np.arange(first, end, dtype=np.int64), [inside])
+    """Which rows of an opened segment are kept; `None` for all of them."""
+    return plan.keeps(log, partition, rows.positions, [rows.batch])
 
 
 def rows_between(start: Positions, end: Positions) -> int:

@@ -11,22 +11,23 @@ reads the shared stream as one source of several, they have 1 / sources of that 
 from __future__ import annotations
 
 from penstock.grants.offset import Positions
-from penstock.streams.protocol import ReadableStream, StreamLog
+from penstock.streams.columns import is_shared
+from penstock.streams.protocol import StreamIndex
 
 LEAST_WATCHED_US = 250_000
 """A stream younger than the window is scaled up as if it had existed for at least this long."""
 
 
-def row_sic(log: StreamLog, end: Positions, stw_us: int, sources: int) -> float:
+def row_sic(log: StreamIndex, end: Positions, stw_us: int, sources: int) -> float:
     """SIC of a row of a grant that ends at these positions: 1 / (rows of the window x sources).
 
     For a shared stream: the factor of its rows' own SIC, 1 / sources.
     """
-    rows = 1.0 if "_sic" in log.schema.names else max(1.0, window_rows(log, end, stw_us))
+    rows = 1.0 if is_shared(log.schema) else max(1.0, window_rows(log, end, stw_us))
     return 1.0 / (rows * max(1, sources))
 
 
-def window_rows(log: ReadableStream, end: Positions, stw_us: int) -> float:
+def window_rows(log: StreamIndex, end: Positions, stw_us: int) -> float:
     """Rows that a stream offered in the source time window that ends with the last row before `end`.
 
     For a stream younger than the window, the number is scaled up from its age to the window.

@@ -377,7 +377,7 @@ class ControlServer:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(ready.set)
 
-        stream = str(log.directory)
+        stream = log.ref.id
         joining = stream, message.offset.end
         self._joining.append(joining)
         give_up = self._tailers.follow(log, self._needed()[stream], told)

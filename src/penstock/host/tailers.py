@@ -180,7 +180,7 @@ class Tailers:
         Returns:
             What to call when nobody waits for `ready` any more.
         """
-        name = str(log.directory)
+        name = log.ref.id
         stream = self._streams.get(name)
         if stream is None or stream.given is not log:  # a stream made anew in the same place is another one
             stream = self._begin(name, log)

@@ -18,13 +18,12 @@ from penstock.grants.offset import Offset, Positions
 from penstock.grants.selection import (
     Piece,
     Range,
-    ReadableLog,
     grant_books,
     kept_mask,
     rows_between,
     select,
 )
-from penstock.streams.protocol import Segment
+from penstock.streams.protocol import PositionedRows, StreamLog
 
 NO_SEQ = -1
 """Sequence number of dropped rows, which have none."""
@@ -43,7 +42,7 @@ class Shed:
         return self.late + self.sampled + self.poison
 
 
-def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
+def shed_of(log: StreamLog, journal: Journal, entry: Entry) -> Shed:
     """How many rows a grant dropped, by the books: known even if the rows have been trimmed."""
     offset = entry.offset
     earlier = journal.books_before(offset.grant)
@@ -55,37 +54,35 @@ def shed_of(log: ReadableLog, journal: Journal, entry: Entry) -> Shed:
     return Shed(late, sampled, entry.poison_rows or 0)
 
 
-def shed_rows(log: ReadableLog, entry: Entry) -> Iterator[Piece]:
+def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
     """The dropped rows of a grant that are still in the log; segments that it kept whole are not read."""
     for p, end in sorted(entry.offset.end.items()):
         yield from shed_range(log, entry, Range(p, entry.offset.start.get(p, 0), end, NO_SEQ))
 
 
-def shed_range(log: ReadableLog, entry: Entry, part: Range) -> Iterator[Piece]:
+def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
     """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
     p, offset = part.partition, entry.offset
     for first, end, is_open in _segments(log, offset, part):
         if is_open and _keeps_whole(entry, p, first):
             continue
-        (segment,) = log.headers(p, first, first + 1)
-        rows = log.read(segment)
-        dropped = _dropped(log, entry, segment, first, end, is_open, rows)
-        rows = rows.slice(first - segment.first_position, end - first)
-        positions = np.arange(first, end, dtype=np.int64)
+        found = log.read(p, first, end)
+        dropped = _dropped(log, entry, p, is_open, found)
+        rows, positions = found.batch, found.positions
         if not dropped.all():
             rows, positions = rows.filter(pa.array(dropped)), positions[dropped]
         if rows.num_rows:
             yield Piece(rows, positions, NO_SEQ)
 
 
-def _segments(log: ReadableLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
+def _segments(log: StreamLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
     """For each segment, cut to a range: its first position, its end, and whether the plan opens it."""
     p, start = part.partition, max(part.first, log.start(part.partition))
     if start >= part.end:
         return
     headers = log.header_arrays(p, start, part.end, keys=False)
     firsts = np.maximum(headers.first_position, start)
-    ends = np.minimum(headers.first_position + headers.rows, part.end)
+    ends = np.minimum(headers.end_position, part.end)
     is_open = offset.plan.opens(p, headers.first_position)
     yield from zip(firsts.tolist(), ends.tolist(), is_open.tolist(), strict=True)
 
@@ -99,21 +96,13 @@ def _keeps_whole(entry: Entry, p: int, first: int) -> bool:
 
 
 def _dropped(
-    log: ReadableLog,
-    entry: Entry,
-    segment: Segment,
-    first: int,
-    end: int,
-    is_open: bool,
-    rows: pa.RecordBatch,
+    log: StreamLog, entry: Entry, partition: int, is_open: bool, found: PositionedRows
 ) -> npt.NDArray[np.bool_]:
     if entry.poison_rows is not None or not is_open:
-        return np.ones(end - first, np.bool_)
-    kept = kept_mask(log, entry.offset.plan, segment, first, end, rows)
-    dropped = np.zeros(end - first, np.bool_) if kept is None else ~kept
-    late = entry.offset.late.get(segment.partition, 0)
-    dropped[: max(0, late - first)] = True
-    return dropped
+        return np.ones(found.positions.size, np.bool_)
+    kept = kept_mask(log, entry.offset.plan, partition, found)
+    late: npt.NDArray[np.bool_] = found.positions < entry.offset.late.get(partition, 0)
+    return late if kept is None else late | ~kept
 
 
 def decided(journal: Journal, positions: Positions, ended: bool = False) -> list[Entry]:
@@ -160,7 +149,7 @@ class Lane:
         return self.late + self.sampled + self.poison
 
 
-def lane(log: ReadableLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
+def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
@@ -176,7 +165,7 @@ def lane(log: ReadableLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     )
 
 
-def readable_rows(log: ReadableLog, entry: Entry, shed: Shed) -> int:
+def readable_rows(log: StreamLog, entry: Entry, shed: Shed) -> int:
     """How many of a grant's dropped rows are still in the log; rows are read only if some were trimmed."""
     left = {p: max(entry.offset.start.get(p, 0), log.start(p)) for p in entry.offset.end}
     if all(position == entry.offset.start.get(p, 0) for p, position in left.items()):
@@ -186,7 +175,7 @@ def readable_rows(log: ReadableLog, entry: Entry, shed: Shed) -> int:
     return sum(piece.rows.num_rows for piece in shed_rows(log, entry))
 
 
-def _arrivals(log: ReadableLog, offset: Offset) -> tuple[float, float] | None:
+def _arrivals(log: StreamLog, offset: Offset) -> tuple[float, float] | None:
     spans = []
     for p, end in offset.end.items():
         first = max(offset.start.get(p, 0), log.start(p))
@@ -196,7 +185,7 @@ def _arrivals(log: ReadableLog, offset: Offset) -> tuple[float, float] | None:
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
-def pins_for(log: ReadableLog, journal: Journal, done: int) -> dict[int, int]:
+def pins_for(log: StreamLog, journal: Journal, done: int) -> dict[int, int]:
     """By partition, the first row that must stay for the lane once all grants up to `done` are backfilled.
 
     Proposals that Spark has not logged yet count: once they are logged, their rows must still be there.
@@ -215,6 +204,6 @@ def offered_rows(entry: Entry) -> int:
     return rows_between(entry.offset.start, entry.offset.end)
 
 
-def positions_within(start: Positions, end: Positions, log: ReadableLog) -> Mapping[int, tuple[int, int]]:
+def positions_within(start: Positions, end: Positions, log: StreamLog) -> Mapping[int, tuple[int, int]]:
     """By partition, first position and end of the rows between two places; trimmed rows are left out."""
     return {p: (max(start.get(p, 0), log.start(p)), position) for p, position in end.items()}

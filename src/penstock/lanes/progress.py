@@ -19,10 +19,10 @@ from penstock.grants.journal import Entry, Journal, JournalWriter, read_journal
 from penstock.grants.offset import Positions
 from penstock.lanes.lane import Lane, decided, lane, pins_for
 from penstock.streams.files import locked, replace_text
-from penstock.streams.opening import open_stream
-from penstock.streams.protocol import StreamLog
+from penstock.streams.opening import open_stream, streams_in
 from penstock.streams.registry import Reader, ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.stream_ref import StreamRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +68,21 @@ class LaneProgress:
 
 
 class LaneStore:
-    """A reader's journal, lane progress and pins, in its stream's directory.
+    """A reader's journal, lane progress and pins, in files of its stream's state.
 
     Args:
-        directory: The stream's directory.
+        stream: The stream.
         reader: The reader's id.
     """
 
-    def __init__(self, directory: str | Path, reader: str) -> None:
-        self.directory, self.reader = Path(directory), reader
-        self.log: StreamLog = open_stream(self.directory)
-        self.folder = self.directory / "lanes"
+    def __init__(self, stream: str | Path | StreamRef, reader: str) -> None:
+        self.log, self.reader = open_stream(stream), reader
+        self.stream = self.log.ref
+        self.folder, self.plans = (self.log.state.folder(kind) for kind in ("lanes", "plans"))
         self._path = self.folder / f"{reader}.json"
 
     def journal(self) -> Journal:
-        return read_journal(self.directory / "plans" / f"{self.reader}.jsonl")
+        return read_journal(self.plans / f"{self.reader}.jsonl")
 
     def registered(self) -> Reader | None:
         """The reader in the registry; `None` if it was forgotten."""
@@ -91,7 +91,7 @@ class LaneStore:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Holds the lock of the stream's backfills; waits while another backfill holds it."""
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock"):
             yield
 
@@ -169,7 +169,7 @@ class LaneStore:
     def cut_journal(self) -> None:
         """Cuts the journal of a query that does not run; a running planner cuts its own journal."""
         with suppress(InvalidInputError):
-            writer = JournalWriter(self.directory / "plans", self.reader, wait_s=0.0)
+            writer = JournalWriter(self.plans, self.reader, wait_s=0.0)
             try:
                 if writer.is_long:
                     writer.cut(self.needed())
@@ -222,9 +222,9 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
             "a log is a directory of streams", root, "give the directory that holds the streams"
         )
     found = [
-        LaneStore(about.parent, journal.stem)
-        for about in sorted(root.glob("*/stream.json"))
-        for journal in sorted((about.parent / "plans").glob("*.jsonl"))
+        LaneStore(stream, journal.stem)
+        for stream in streams_in(root)
+        for journal in sorted(open_stream(stream).state.folder("plans").glob("*.jsonl"))
     ]
     if name is None:
         return found

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from penstock.grants.journal import Entry, Journal
 from penstock.grants.offset import Offset
-from penstock.grants.selection import Piece, Range, ReadableLog, read_range
+from penstock.grants.selection import Piece, Range, read_range
 from penstock.lanes.lane import positions_within, shed_rows
+from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 Times = npt.NDArray[np.int64]
@@ -134,7 +135,7 @@ class WindowPlan:
 
 
 def plan_windows(
-    log: ReadableLog,
+    log: StreamLog,
     journal: Journal,
     entries: Sequence[Entry],
     windows: Windows,
@@ -182,7 +183,7 @@ def _union(found: Sequence[Times]) -> Times:
     return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
-def _watermark(log: ReadableLog, entries: Sequence[Entry], windows: Windows, progress: Progress) -> int:
+def _watermark(log: StreamLog, entries: Sequence[Entry], windows: Windows, progress: Progress) -> int:
     """A lower bound of the query's watermark: the newest event time that these grants kept, less lateness."""
     newest = NO_TIME
     for i, entry in enumerate(entries):
@@ -192,7 +193,7 @@ def _watermark(log: ReadableLog, entries: Sequence[Entry], windows: Windows, pro
     return newest - windows.lateness_us if newest != NO_TIME else NO_TIME
 
 
-def _kept_times(log: ReadableLog, entry: Entry, column: str) -> Iterable[Times]:
+def _kept_times(log: StreamLog, entry: Entry, column: str) -> Iterable[Times]:
     if entry.poison_rows is not None:
         return
     offset: Offset = entry.offset
@@ -203,7 +204,7 @@ def _kept_times(log: ReadableLog, entry: Entry, column: str) -> Iterable[Times]:
                 yield event_times(piece.rows, column)
 
 
-def _unknown_up_to(log: ReadableLog, journal: Journal, windows: Windows) -> int:
+def _unknown_up_to(log: StreamLog, journal: Journal, windows: Windows) -> int:
     """Windows that begin up to this time may lack trimmed rows; `NO_TIME` if no window does.
 
     A row that is not late is at most `lateness` older than any row before it. So no trimmed row is newer
@@ -215,15 +216,16 @@ def _unknown_up_to(log: ReadableLog, journal: Journal, windows: Windows) -> int:
         left = log.start(p)
         if first == 1 and left <= start.get(p, 0):
             continue
-        segments = log.headers(p, left, left + 1)
-        times = event_times(log.read(segments[0]), windows.column) if segments else np.empty(0, np.int64)
+        there = log.header_arrays(p, left, left + 1, keys=False)
+        rows = log.read(p, int(there.first_position[0]), int(there.end_position[0])) if len(there) else None
+        times = np.empty(0, np.int64) if rows is None else event_times(rows.batch, windows.column)
         newest = int(times.max()) if times.size else NO_TIME
         bounds.append(np.iinfo(np.int64).max if newest == NO_TIME else newest + windows.lateness_us)
     return max(bounds)
 
 
 def _ranges(
-    log: ReadableLog,
+    log: StreamLog,
     journal: Journal,
     entries: Sequence[Entry],
     windows: Windows,
@@ -237,13 +239,14 @@ def _ranges(
     starts, ends = merged(touched, windows.length_us)
     found: list[Range] = []
     for p, (first, end) in positions_within(start, entries[-1].offset.end, log).items():
-        headers = log.headers(p, first, end) if first < end else ()
-        for i, segment in enumerate(headers):
+        if first >= end:
+            continue
+        headers = log.header_arrays(p, first, end, keys=False)
+        lows, highs = np.maximum(headers.first_position, first), np.minimum(headers.end_position, end)
+        for i, (low, high) in enumerate(zip(lows.tolist(), highs.tolist(), strict=True)):
             progress("looking for rows of these windows", i, len(headers))
-            if not inside(event_times(log.read(segment), windows.column), starts, ends).any():
+            if not inside(event_times(log.read(p, low, high).batch, windows.column), starts, ends).any():
                 continue
-            low, high = max(first, segment.first_position), min(end, segment.end_position)
-            if found and (found[-1].partition, found[-1].end) == (p, low):
-                low = found.pop().first
-            found.append(Range(p, low, high, 0))
+            follows = bool(found) and (found[-1].partition, found[-1].end) == (p, low)
+            found.append(Range(p, found.pop().first if follows else low, high, 0))
     return found

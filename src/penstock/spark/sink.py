@@ -27,9 +27,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NumericType, StructType, TimestampType
 
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import Fsync, LogConfig
-from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey
+from penstock.streams.columns import is_shared
+from penstock.streams.layout import Fsync, LogConfig
+from penstock.streams.opening import create_stream, open_writer, stream_exists
+from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey, WritableLog
 from penstock.vocabulary.errors import InvalidInputError
 
 QUERY_ID = "sql.streaming.queryId"
@@ -52,16 +53,17 @@ def log_sink(
     """
     directory = Path(stream)
     wanted, origin = _result_columns(schema, directory.name)
-    if not (directory / "stream.json").exists():
-        EmbeddedLog.create(directory, wanted, replace(config or LogConfig(), origin=origin)).close()
-    log = EmbeddedLog(directory, fsync)
+    if not stream_exists(directory):
+        create_stream(directory, wanted, replace(config or LogConfig(), origin=origin)).close()
+    log = open_writer(directory, fsync)
     check_fit(wanted, log.user_schema, log.name)
-    if origin != log.config.origin:
+    shared = is_shared(log.schema)
+    if origin != shared:
         raise InvalidInputError(
-            f"a result that goes to stream {log.name} has {'' if log.config.origin else 'none of '}"
+            f"a result that goes to stream {log.name} has {'' if shared else 'none of '}"
             f"{', '.join(ORIGIN)}, as when the stream was created",
-            "none of them" if log.config.origin else "all of them",
-            f"{'select them' if log.config.origin else 'leave them out'}, or write to another stream",
+            "none of them" if shared else "all of them",
+            f"{'select them' if shared else 'leave them out'}, or write to another stream",
         )
     try:
         nothing = pa.RecordBatch.from_pylist([], schema=log.append_schema)
@@ -76,7 +78,7 @@ def log_sink(
 class LogStreamSink:
     """Appends micro-batches to a stream; holds the stream's locks until `close`."""
 
-    def __init__(self, log: EmbeddedLog) -> None:
+    def __init__(self, log: WritableLog) -> None:
         self.log = log
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -92,7 +94,7 @@ class LogStreamSink:
         if not rows.num_rows:
             return
         arrival_us = None
-        if self.log.config.origin:
+        if is_shared(self.log.schema):
             rows, arrival_us = _by_arrival(rows)
         whole = rows.select(self.log.append_schema.names).cast(self.log.append_schema).combine_chunks()
         key = AppendKey(query, batch_id)

@@ -1,5 +1,6 @@
 """The stream log: named streams of append-only partitions, in segments with small headers."""
 
-from penstock.streams.opening import open_stream
+from penstock.streams.layout import LogConfig
+from penstock.streams.opening import create_stream, open_stream, open_writer
 
-__all__ = ["open_stream"]
+__all__ = ["LogConfig", "create_stream", "open_stream", "open_writer"]

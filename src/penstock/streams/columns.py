@@ -27,6 +27,11 @@ def append_schema(stored: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in stored if field.name != ARRIVAL])
 
 
+def is_shared(schema: pa.Schema) -> bool:
+    """Whether a stream with these columns is a shared stream: its rows keep the SIC of their origin."""
+    return "_sic" in schema.names
+
+
 def user_schema(stored: pa.Schema) -> pa.Schema:
     """The user's columns alone."""
     return pa.schema([field for field in stored if field.name not in RESERVED_COLUMNS])

@@ -11,33 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex
 from penstock.vocabulary.errors import InvalidInputError
 
 
-def marks_at(log: StreamLog, positions: Mapping[int, int]) -> dict[int, int]:
+def marks_at(log: StreamIndex, positions: Mapping[int, int]) -> dict[int, int]:
     """The marks of positions, by partition; a position with no row before it has no mark.
 
-    Only an embedded log has marks.
+    A log that cannot tell has no marks either.
     """
-    if not isinstance(log, EmbeddedLog):
-        return {}  # a paced stream is written beforehand; a stream over Flight is checked by its server
     found = {p: log.mark(p, position) for p, position in positions.items()}
     return {p: mark for p, mark in found.items() if mark}
 
 
-def check_marks(log: StreamLog, positions: Mapping[int, int], marks: Mapping[int, int]) -> None:
+def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[int, int]) -> None:
     """Refuses positions if the rows before them are missing, or are not the rows that were read.
 
     Without marks (an offset of an older Penstock) only missing rows are noticed.
     """
-    if not isinstance(log, EmbeddedLog):
-        return
     for p, position in positions.items():
         if position <= log.start(p):
             continue  # the rows before were trimmed, and their positions are not given to other rows
         found = log.mark(p, position)
+        if found is None:
+            return  # a log that cannot tell
         if found and marks.get(p, found) == found:
             continue
         if not found and position <= log.start(p):

@@ -1,17 +1,30 @@
-"""The protocol of every stream log: a few methods over partitions, positions and segment headers."""
+"""What a stream log is: four small protocols over partitions, positions and segments.
+
+A stream has partitions, numbered from 0. Their number may grow, and a partition keeps its number for ever. A
+partition has positions, and the log gives each appended row a position of its own, in order. A position may
+have no row: a transaction was aborted, or the log was compacted. So positions are what Penstock counts. Where
+a log is dense, each position has a row, and a count of positions is a count of rows.
+
+Segments divide the positions of a partition: each segment begins where the one before it ends. Their borders
+depend on the log alone, whoever asks and whenever, because a shed plan opens segments by their first
+positions, and a batch that is run again must open the same ones. Only the last segment may grow.
+
+A call may take long, and what one process has been told of a partition's end may be older than what another
+process knows. So an end that a caller names is knowledge: the log looks again before it answers with less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.stream_ref import StreamRef
 
 ARRIVAL = "_arrival"
 """Column that the log adds to every row: microseconds since the epoch, non-decreasing in a partition."""
@@ -38,6 +51,8 @@ ORIGIN = (ARRIVAL, "_sic", "_weight", KEPT)
 """Columns that rows of a shared stream take over from the rows they were computed from."""
 
 WRITER_BYTES = 40
+
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +82,79 @@ class AppendKey:
             raise InvalidInputError("a batch number is 0 or more", self.batch, "count batches from 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Header of a segment: what can be known of its rows without reading them."""
-
-    partition: int
-    first_position: int
-    rows: int
-    arrival_min_us: int
-    arrival_max_us: int
-    arrival_mean_us: float
-    bytes: int
-    sic: float
-    writer: str
-    key_counts: tuple[int, ...] = ()
-    """Rows by bucket of the key's hash, where the stream declares a key."""
-
-    @property
-    def end_position(self) -> int:
-        return self.first_position + self.rows
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderArrays:
-    """The headers of many segments, an array a field: for planning over thousands of segments at once.
+    """The headers of segments, an array a field: for planning over thousands of segments at once.
 
     Attributes:
-        key_counts: A row a segment, a column a bucket; `None` without a key, or if the caller asked for none.
+        first_position: First position of each segment.
+        rows: How many positions each segment has; each of them has a row, if the log is dense.
+        arrival_min_us: When the first row of each segment arrived.
+        arrival_max_us: When the last row of each segment arrived.
+        key_counts: Rows by bucket of the key's hash: an array row a segment, a column a bucket. `None`
+            without a key, or if the caller asked for none.
     """
 
-    first_position: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    arrival_min_us: npt.NDArray[np.int64]
-    arrival_max_us: npt.NDArray[np.int64]
-    arrival_mean_us: npt.NDArray[np.float64]
+    first_position: IntArray
+    rows: IntArray
+    arrival_min_us: IntArray
+    arrival_max_us: IntArray
     key_counts: npt.NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return int(self.rows.size)
 
+    @property
+    def end_position(self) -> IntArray:
+        """For each segment, the position after its last one."""
+        ends: IntArray = self.first_position + self.rows
+        return ends
 
-class ReadableStream(Protocol):
-    """The part of a stream that planning needs: positions and arrival times of rows, not the rows."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PositionedRows:
+    """Rows with their positions, which rise from row to row. Positions between them may have no row.
+
+    Attributes:
+        positions: One for each row.
+        batch: The rows.
+    """
+
+    positions: IntArray
+    batch: pa.RecordBatch
+
+
+class StreamIndex(Protocol):
+    """What planning needs: which positions there are and when their rows arrived, without the rows."""
 
     @property
-    def partitions(self) -> int: ...
+    def ref(self) -> StreamRef:
+        """By which everybody names the stream."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What a user calls the stream."""
+        ...
+
+    @property
+    def uid(self) -> str:
+        """Tells the stream from another one that is made later in the same place; empty if nobody can."""
+        ...
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are; more may come."""
+        ...
+
+    def partition_name(self, partition: int) -> str:
+        """By what the log itself knows a partition, such as a topic and a number; it never changes."""
+        ...
+
+    @property
+    def dense(self) -> bool:
+        """Whether each position has a row."""
+        ...
 
     @property
     def key_column(self) -> str | None:
@@ -121,12 +164,23 @@ class ReadableStream(Protocol):
     @property
     def key_buckets(self) -> int: ...
 
+    @property
+    def event_time(self) -> str | None:
+        """The column with the time of a row's event, if the stream declares one."""
+        ...
+
+    schema: pa.Schema
+    """Columns of the rows as stored and read: the user's, `_arrival`, and those of a shared stream."""
+
+    user_schema: pa.Schema
+    """Columns that queries see."""
+
     def start(self, partition: int = 0) -> int:
         """The first position that has not been trimmed."""
         ...
 
     def end(self, partition: int = 0) -> int:
-        """The position after the last row."""
+        """The position after the last one that can be read."""
         ...
 
     def position_at(self, partition: int, arrival_us: int) -> int:
@@ -134,37 +188,42 @@ class ReadableStream(Protocol):
         ...
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """Headers of the segments that hold rows in [start, end); without `keys` no counts by key bucket."""
+        """Headers of the segments with positions in [start, end); without `keys` no counts by key bucket."""
+        ...
+
+    def mark(self, partition: int, position: int) -> int | None:
+        """A checksum of what lies right before a position, see `streams.marks`.
+
+        0 if nothing lies there. `None` from a log that cannot tell, or cannot lose what it has told.
+        """
         ...
 
 
-class StreamLog(ReadableStream, Protocol):
-    """One stream. Readers and the writer of a partition may be different processes."""
+class SegmentReader(Protocol):
+    """What executors need: the rows."""
 
-    @property
-    def name(self) -> str: ...
+    def read(self, partition: int, first: int, end: int) -> PositionedRows:
+        """The rows of positions [first, end), which lie in one segment.
 
-    @property
-    def directory(self) -> Path:
-        """The stream's directory; an error if it is on another machine."""
+        Raises:
+            InvalidInputError: The segment has been trimmed, or is damaged.
+        """
         ...
 
-    def clock(self) -> float:
-        """Seconds since the epoch."""
+    def close(self) -> None:
+        """Lets go of connections, files and locks."""
         ...
 
-    schema: pa.Schema
-    """Columns of the rows as stored and read: the user's, `_arrival`, and those of a shared stream."""
+
+class StreamWriter(Protocol):
+    """What producers and sinks need."""
 
     append_schema: pa.Schema
     """Columns of the rows as appended: all but `_arrival`."""
 
-    user_schema: pa.Schema
-    """Columns that queries see."""
-
     def append(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | pa.Table,
         partition: int = 0,
         key: AppendKey | None = None,
         arrival_us: np.ndarray | None = None,
@@ -180,18 +239,65 @@ class StreamLog(ReadableStream, Protocol):
         """The last batch of a writer that is in the partition; -1 for none."""
         ...
 
-    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end), one object for each."""
+    def close(self) -> None:
+        """Releases locks and files that appending took."""
         ...
 
-    def read(self, segment: Segment) -> pa.RecordBatch:
-        """The rows of a segment."""
+
+StateKind = Literal["plans", "readers", "lanes", "files"]
+"""Plan journals, progress of readers, progress of backfills, progress of files that a feed has read."""
+
+
+class StreamState(Protocol):
+    """What Penstock keeps about a stream on the machine of its drivers, wherever the stream's rows are."""
+
+    def folder(self, kind: StateKind) -> Path:
+        """The folder with one kind of files; it may not exist yet."""
         ...
 
     def trim(self, partition: int, before: int) -> int:
-        """Forgets rows before a position, in whole files; returns the first position that is left."""
+        """Forgets rows before a position, if that is for Penstock to do; returns the first position left."""
         ...
 
-    def close(self) -> None:
-        """Releases locks and files that appending took."""
+    def clock(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+
+class StreamLog(StreamIndex, SegmentReader, Protocol):
+    """One stream for reading, with its state. Readers and writers may be different processes."""
+
+    @property
+    def state(self) -> StreamState:
+        """Refused where the state is on another machine."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class WritableLog(StreamLog, StreamWriter, Protocol):
+    """One stream for reading and appending."""
+
+
+class PacedStream(StreamLog, Protocol):
+    """A stream that is written beforehand and arrives by a schedule."""
+
+    @property
+    def seconds(self) -> float:
+        """Time from the beginning to the last arrival."""
+        ...
+
+    @property
+    def began_s(self) -> float | None:
+        """When the stream began; `None` if it has not."""
+        ...
+
+    def total_rows(self, partition: int = 0) -> int:
+        """Number of rows that a partition has once the whole schedule has arrived."""
+        ...
+
+    def begin(self, at_s: float | None = None, restart: bool = False) -> float:
+        """Lets the stream begin, durably and for all processes; returns the time of the beginning."""
         ...

@@ -50,11 +50,11 @@ class Reader:
 
 
 class ReaderRegistry:
-    """The readers of one stream, in its directory."""
+    """The readers of one stream, in files of the stream's state."""
 
     def __init__(self, log: StreamLog) -> None:
-        self.log = log
-        self.folder = log.directory / "readers"
+        self.log, self._state = log, log.state
+        self.folder = self._state.folder("readers")
 
     def advance(
         self,
@@ -126,7 +126,7 @@ class ReaderRegistry:
                 self.retire(reader.name)
         kept = {p: [reader.keeps_from(p) for reader in readers] for p in range(self.log.partitions)}
         least = {p: min((at for at in found if at is not None), default=None) for p, found in kept.items()}
-        return {p: self.log.start(p) if at is None else self.log.trim(p, at) for p, at in least.items()}
+        return {p: self.log.start(p) if at is None else self._state.trim(p, at) for p, at in least.items()}
 
     def _check(self, name: str, partitions: Mapping[int, int] | None = None) -> None:
         if not _NAME.fullmatch(name):
@@ -140,12 +140,12 @@ class ReaderRegistry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "lock"):
             yield
 
     def _save(self, reader: Reader) -> Reader:
-        reader = replace(reader, seen_s=self.log.clock())
+        reader = replace(reader, seen_s=self._state.clock())
         replace_text(self.folder / f"{reader.name}.json", json.dumps(_encode(reader)))
         return reader
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.streams.protocol import HeaderArrays, StreamLog
+from penstock.streams.protocol import HeaderArrays, StreamIndex, StreamLog
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,9 +19,9 @@ class StreamInfo:
     """What a stream is, apart from its rows.
 
     Attributes:
-        id: Names the stream for everybody; no other stream has this id.
+        id: The id of the stream's reference: no other stream has it.
         name: What a user calls the stream.
-        partitions: How many partitions the stream has.
+        partitions: How many partitions the stream had when it was looked at; more may come.
         key_column: The column whose hash groups rows, if the stream declares one.
         key_buckets: Buckets of that hash.
         user_schema: Columns that queries see.
@@ -37,21 +37,16 @@ class StreamInfo:
     event_time: str | None = None
 
 
-def stream_name(stream: str) -> str:
-    """What a user calls the stream with an id."""
-    return stream.rstrip("/").rpartition("/")[2]
-
-
-def info_of(log: StreamLog) -> StreamInfo:
+def info_of(log: StreamIndex) -> StreamInfo:
     """What an open stream is."""
     return StreamInfo(
-        str(log.directory),
+        log.ref.id,
         log.name,
         log.partitions,
         log.key_column,
         log.key_buckets,
         log.user_schema,
-        getattr(log, "event_time", None),
+        log.event_time,
     )
 
 

@@ -93,17 +93,38 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SegmentValues:
+    """The values of one segment's rows.
+
+    Attributes:
+        positions: The position of each row; some positions of the segment may have no row.
+        values: The value of each row.
+        end: Where the segment ends.
+    """
+
+    positions: IntArray
+    values: Values | IntArray
+    end: int
+
+    def between(self, first: int, end: int) -> Values | IntArray:
+        """The values of the rows whose positions lie in [first, end)."""
+        low, high = self.positions.searchsorted([first, end])
+        return self.values[low:high]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FetchedValues:
     """The answer to a `Fetch`.
 
     Attributes:
         fetch: What was asked for.
         segments: By where a segment begins, the values of its rows.
-        positions: By position, the value of a row; `None` if the row is not there any more.
+        positions: By position, the value of the row there, or of the last row before it in its segment;
+            `None` if there is no such row, or not any more.
     """
 
     fetch: Fetch
-    segments: Mapping[int, Values | IntArray] = field(default_factory=dict)
+    segments: Mapping[int, SegmentValues] = field(default_factory=dict)
     positions: Mapping[int, int | None] = field(default_factory=dict)
 
 
@@ -126,7 +147,7 @@ class RowValues:
     """Values of waiting rows, remembered while a query of the class still has the row to come."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, dict[int, Values | IntArray]] = {}
+        self._known: dict[Key, dict[int, SegmentValues]] = {}
         self._single: dict[Key, dict[int, int | None]] = {}
         """Values of single rows, by position: the last that was asked for."""
         self._missing: dict[Key, tuple[list[int], list[int]]] = {}
@@ -134,7 +155,7 @@ class RowValues:
     @property
     def rows(self) -> int:
         """How many are remembered."""
-        return sum(values.size for known in self._known.values() for values in known.values())
+        return sum(found.values.size for known in self._known.values() for found in known.values())
 
     def take_in(self, fetched: FetchedValues) -> None:
         """Values that were missing."""
@@ -156,9 +177,9 @@ class RowValues:
         if missing := [segment for segment in segments if segment not in known]:
             self._missing.setdefault(key, ([], []))[0].extend(missing)
             return [np.empty(0) for _ in segments]
-        begins = (max(0, part.first - segment) for segment in segments)
+        begins = (max(segment, part.first) for segment in segments)
         return [
-            known[segment][begin : begin + count]
+            known[segment].between(begin, begin + count)
             for segment, begin, count in zip(segments, begins, part.rows.tolist(), strict=True)
         ]
 
@@ -190,7 +211,7 @@ class RowValues:
                 least[at] = min(position, least.get(at, position))
         for key, known in list(self._known.items()):
             before = least.get(key[:2])
-            gone = [s for s, values in known.items() if before is None or s + values.size <= before]
+            gone = [s for s, found in known.items() if before is None or found.end <= before]
             for segment in gone:
                 del known[segment]
             if not known:
@@ -205,20 +226,26 @@ def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
         log: The stream.
         fetch: What is needed.
     """
-    wanted = set(fetch.segments)
-    found: dict[int, Values | IntArray] = {}
+    p, wanted = fetch.partition, fetch.segments
+    found: dict[int, SegmentValues] = {}
     if wanted:
-        first, last = fetch.segments[0], fetch.segments[-1]
-        headers = [h for h in log.headers(fetch.partition, first, last + 1) if h.first_position in wanted]
-        values = _values([log.read(header) for header in headers], fetch.look)
-        ends = np.cumsum([header.rows for header in headers]).tolist()
-        found = {h.first_position: values[end - h.rows : end] for h, end in zip(headers, ends, strict=True)}
-    single: dict[int, int | None] = {}
-    for position in fetch.positions:
-        segments = log.headers(fetch.partition, position, position + 1)  # none where it was trimmed
-        values = _values([log.read(segment) for segment in segments], fetch.look)
-        single[position] = int(values[position - segments[0].first_position]) if segments else None
-    return FetchedValues(fetch, found, single)
+        headers = log.header_arrays(p, wanted[0], wanted[-1] + 1, keys=False)
+        at = np.flatnonzero(np.isin(headers.first_position, wanted))
+        spans = list(zip(headers.first_position[at].tolist(), headers.end_position[at].tolist(), strict=True))
+        rows = [log.read(p, first, end) for first, end in spans]
+        values = _values([each.batch for each in rows], fetch.look)
+        ends = np.cumsum([each.positions.size for each in rows]).tolist()
+        for (first, end), each, upto in zip(spans, rows, ends, strict=True):
+            found[first] = SegmentValues(each.positions, values[upto - each.positions.size : upto], end)
+    return FetchedValues(fetch, found, {at: _value_at(log, fetch, at) for at in fetch.positions})
+
+
+def _value_at(log: StreamLog, fetch: Fetch, position: int) -> int | None:
+    headers = log.header_arrays(fetch.partition, position, position + 1, keys=False)
+    if not len(headers):
+        return None  # it was trimmed
+    rows = log.read(fetch.partition, int(headers.first_position[0]), position + 1).batch
+    return int(_values([rows.slice(rows.num_rows - 1)], fetch.look)[0]) if rows.num_rows else None
 
 
 def _values(batches: Sequence[pa.RecordBatch], look: Look) -> Values | IntArray:

@@ -13,9 +13,9 @@ from penstock.control.decide.cycle import SafetyLimits
 from penstock.control.state.classes import check_stream
 from penstock.control.state.sharing import RUNNING
 from penstock.policies.load.base import describe_manager
-from penstock.streams.tailing import stream_name
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.moment import Moment
+from penstock.vocabulary.stream_ref import StreamRef
 
 if TYPE_CHECKING:
     from penstock.control.core.engine import Engine
@@ -128,7 +128,7 @@ def _remove_class(engine: Engine, name: str, at: Moment) -> None:
     members = engine.members
     owned = set(members.shared.owned(name))
     others = sorted(
-        f"{stream_name(stream)} (class {cls})"
+        f"{StreamRef(stream).name} (class {cls})"
         for stream, cls in members.reads()
         if stream in owned and cls != name
     )

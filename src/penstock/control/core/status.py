@@ -10,9 +10,9 @@ from penstock.control.core.feasibility import ClassNeeds, feasibility
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.query import Gone, Query
 from penstock.policies.quality.fairness import jain_index
-from penstock.streams.tailing import stream_name
 from penstock.vocabulary.moment import Moment
 from penstock.vocabulary.status import ClassStatus, PastRows, QueryStatus, ReaderStatus, Status
+from penstock.vocabulary.stream_ref import StreamRef
 
 if TYPE_CHECKING:
     from penstock.control.core.engine import Engine
@@ -93,7 +93,7 @@ def _query(engine: Engine, query: Query, at: Moment) -> QueryStatus:
         sic=sic.value,
         sic_batch=sic.batch,
         dropped_by_watermark=results.dropped,
-        silent=tuple(stream_name(stream) for stream in sic.silent),
+        silent=tuple(StreamRef(stream).name for stream in sic.silent),
         offered=sum(r.offered for r in each.values()),
         admitted=sum(r.admitted for r in each.values()),
         shed=sum(r.shed for r in each.values()),

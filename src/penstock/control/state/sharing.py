@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.streams.tailing import stream_name
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.stream_ref import StreamRef
 
 RUNNING = "class {}: a class that is removed has no running queries"
 """The rule that a driver waits for: its queries take a moment to leave."""
@@ -61,7 +61,7 @@ def _check(owners: Mapping[str, str], reads: Reads, priorities: Mapping[str, flo
         if owner is not None and priorities[cls] > priorities[owner]:
             raise InvalidInputError(
                 f"a shared stream is owned by the highest class that reads it; "
-                f"{stream_name(stream)} is owned by {owner} (priority {priorities[owner]:g})",
+                f"{StreamRef(stream).name} is owned by {owner} (priority {priorities[owner]:g})",
                 f"class {cls} (priority {priorities[cls]:g})",
                 f"let a query of class {cls} write it, or read it in class {owner} or a lower one",
             )

@@ -19,9 +19,8 @@ from typing import BinaryIO, NamedTuple
 
 from penstock.pipeline.feed.files import ByteRange, files_of, has_lines, read_rows
 from penstock.pipeline.spec.sources import FilesSource
-from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.files import replace_text
-from penstock.streams.protocol import AppendKey
+from penstock.streams.protocol import AppendKey, WritableLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, expected
 
 LOOK_EVERY_S = 0.5
@@ -105,15 +104,15 @@ class Intake:
 
     def __init__(
         self,
-        log: EmbeddedLog,
+        log: WritableLog,
         source: FilesSource,
         appended: Callable[[int], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.taken = Taken({}, {})
         self._log, self._source, self._appended, self._clock = log, source, appended, clock
-        self._marks = log.directory / "files"
-        self._marks.mkdir(exist_ok=True)
+        self._marks = log.state.folder("files")
+        self._marks.mkdir(parents=True, exist_ok=True)
         self._done: dict[Path, FileState] = {}  # a file in this state is done with
 
     def look(self, stop: threading.Event) -> None:

@@ -29,8 +29,9 @@ from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.sources import FilesSource, GeneratorSource, ReplaySource
 from penstock.pipeline.spec.streams import StreamConfig
 from penstock.streams.columns import with_event_time
-from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.opening import open_writer
 from penstock.streams.producing.synthetic import MakeRows
+from penstock.streams.protocol import WritableLog
 from penstock.vocabulary.errors import PenstockError
 
 BEAT_S = 0.02
@@ -82,7 +83,7 @@ class Producer:
 
     def __init__(self, name: str, config: StreamConfig, directory: Path, seed: int) -> None:
         self.name, self.config, self.progress = name, config, Progress()
-        self.log = EmbeddedLog(directory, config.fsync)
+        self.log = open_writer(directory, config.fsync)
         nothing = pa.RecordBatch.from_pylist([], schema=self.log.user_schema)
         for partition in range(self.log.partitions):  # takes the locks now: notices another producer
             self.log.append(nothing, partition)
@@ -110,7 +111,7 @@ class Producer:
 
 
 def play_schedule(
-    log: EmbeddedLog,
+    log: WritableLog,
     schedule: ArrivalSchedule,
     make_rows: MakeRows,
     event_time: str | None,
@@ -141,7 +142,7 @@ def play_schedule(
 
 
 def take_files(
-    log: EmbeddedLog,
+    log: WritableLog,
     source: FilesSource,
     stop: threading.Event,
     progress: Progress,

@@ -30,9 +30,8 @@ from penstock.spark.cql.windows import family_windows_of, windows_of
 from penstock.spark.driver.flow import Flow
 from penstock.spark.error_text import errors_in_one_line, one_line
 from penstock.spark.sink import LogStreamSink, check_fit, log_sink
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
-from penstock.streams.opening import load_stream
+from penstock.streams.layout import LogConfig
+from penstock.streams.opening import create_stream, load_stream, stream_exists
 from penstock.streams.protocol import ARRIVAL, ESTIMATE, KEPT, ORIGIN, POSITION
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -55,12 +54,12 @@ def prepare_streams(config: PipelineConfig) -> None:
     written = {q.sink.stream for q in config.queries.values() if isinstance(q.sink, LogSink)}
     for name, stream in config.streams.items():
         directory, schema = config.log / name, stream.arrow_schema()
-        if (directory / "stream.json").exists():
+        if stream_exists(directory):
             _check_stream(name, stream, directory)
         elif name in written:
             continue  # created with the query that writes it, which knows whether it is a shared stream
         elif schema is not None:
-            EmbeddedLog.create(directory, schema, _log_config(stream)).close()
+            create_stream(directory, schema, _log_config(stream)).close()
         else:
             raise InvalidInputError(
                 f"stream {name} is in the log, or has a schema",
@@ -153,7 +152,7 @@ def _create_declared(config: PipelineConfig, streams: list[str]) -> None:
     for name in streams:
         schema = config.streams[name].arrow_schema()
         if schema is not None:
-            EmbeddedLog.create(config.log / name, schema, _log_config(config.streams[name])).close()
+            create_stream(config.log / name, schema, _log_config(config.streams[name])).close()
             return
     raise InvalidInputError(
         f"streams.{streams[0]}.schema is required",
@@ -163,7 +162,7 @@ def _create_declared(config: PipelineConfig, streams: list[str]) -> None:
 
 
 def _there(config: PipelineConfig, stream: str) -> bool:
-    return (config.log / stream / "stream.json").exists()
+    return stream_exists(config.log / stream)
 
 
 def _build(flow: Flow, config: PipelineConfig, name: str, function: Function | None, run: Path) -> Built:
@@ -200,7 +199,7 @@ def _log_sink(flow: Flow, config: PipelineConfig, stream: str, result: DataFrame
     spec = config.streams[stream]
     layout, schema = _log_config(spec), spec.arrow_schema()
     if schema is not None and not _there(config, stream):
-        EmbeddedLog.create(config.log / stream, schema, replace(layout, origin=origin)).close()
+        create_stream(config.log / stream, schema, replace(layout, origin=origin)).close()
     if origin:
         return flow.share(stream, result, layout, spec.fsync)
     return log_sink(config.log / stream, result.schema, layout, spec.fsync)

@@ -19,10 +19,10 @@ from penstock.pipeline.run.runner import OnStatus, run_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.sinks import LogSink, NoopSink
 from penstock.pipeline.spec.sources import FilesSource, LogSource
-from penstock.streams.opening import load_stream
-from penstock.streams.paced.schedule import schedule_constant
-from penstock.streams.paced.stream import PacedLog, create_paced
-from penstock.streams.recent import last_rows, rate_per_s
+from penstock.streams.opening import create_paced, load_stream, stream_exists
+from penstock.streams.producing.recent import last_rows, rate_per_s
+from penstock.streams.producing.schedule import schedule_constant
+from penstock.streams.protocol import PacedStream
 from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 SAMPLE_ROWS = 65_536
@@ -103,7 +103,9 @@ def _with_missing(classes: dict[str, Any], config: PipelineConfig) -> dict[str, 
     return completed
 
 
-def set_apart(config: PipelineConfig, folder: Path, seconds: float) -> tuple[PipelineConfig, list[PacedLog]]:
+def set_apart(
+    config: PipelineConfig, folder: Path, seconds: float
+) -> tuple[PipelineConfig, list[PacedStream]]:
     """The pipeline with log, checkpoints and sinks in a folder, and the streams to be played back."""
     written = {q.sink.stream for q in config.queries.values() if isinstance(q.sink, LogSink)}
     read = {stream for name in config.queries for stream in config.streams_of(name)}
@@ -131,10 +133,10 @@ def set_apart(config: PipelineConfig, folder: Path, seconds: float) -> tuple[Pip
     return config.model_copy(update={**apart, "queries": queries, "streams": streams}), played
 
 
-def _played(config: PipelineConfig, name: str, directory: Path, seconds: float) -> PacedLog:
+def _played(config: PipelineConfig, name: str, directory: Path, seconds: float) -> PacedStream:
     """A paced stream that repeats another stream's last rows at its rate."""
     place = config.log / name
-    if not (place / "stream.json").exists():
+    if not stream_exists(place):
         raise InvalidInputError(
             f"stream {name} is in the log: its rate and rows are taken from there",
             f"no stream at {place}",

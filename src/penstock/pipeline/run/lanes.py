@@ -18,4 +18,4 @@ def lanes_of(config: PipelineConfig, query: str) -> list[LaneStore]:
             f"{query}, which reads {', '.join(streams)}",
             "rows of one stream cannot give results that a join missed; run the query again over the log",
         )
-    return [store for store in find_lanes(config.log, query) if store.directory.name == streams[0]]
+    return [store for store in find_lanes(config.log, query) if store.stream.name == streams[0]]

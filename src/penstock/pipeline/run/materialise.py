@@ -11,8 +11,8 @@ from penstock.cql.meaning.lower import stream_of
 from penstock.cql.meaning.plan import Plan
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.pipeline.spec.views import Decided, Seen, decide, readers_of, with_streams
-from penstock.streams.opening import load_stream
-from penstock.streams.recent import last_rows, rate_per_s
+from penstock.streams.opening import load_stream, stream_exists
+from penstock.streams.producing.recent import last_rows, rate_per_s
 from penstock.vocabulary.errors import InvalidInputError
 
 SAMPLE_ROWS = 2048
@@ -45,7 +45,7 @@ def _decide(config: PipelineConfig, name: str, run: Path) -> Decided:
     writes = _has_begun(config, name, run)
     reads = writes or any(_has_begun(config, reader, run) for reader in readers_of(config, name))
     decided = decide(config, name, lambda plan: _look(config, plan), writes if reads else None)
-    if not decided.once or writes or not (config.log / name / "stream.json").exists():
+    if not decided.once or writes or not stream_exists(config.log / name):
         return decided
     if config.views[name].computed == "auto":
         return Decided(False, f"the log has a stream {name} that another run has written")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from penstock.grants.journal import JournalWriter
 from penstock.pipeline.spec.pipeline import PipelineConfig
-from penstock.streams.opening import load_stream
+from penstock.streams.opening import load_stream, streams_in
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
@@ -115,15 +115,16 @@ def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
 
 def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
     """Forgets a reader after its planner has ended, because a running planner would register it again."""
-    for about in sorted(log.glob("*/stream.json")):
-        if not (about.parent / "readers" / f"{reader}.json").exists():
+    for place in streams_in(log):
+        stream = load_stream(place)
+        if not (stream.state.folder("readers") / f"{reader}.json").exists():
             continue
         try:
-            owned = JournalWriter(about.parent / "plans", reader, wait_s)
+            owned = JournalWriter(stream.state.folder("plans"), reader, wait_s)
         except InvalidInputError:
             return False
         try:
-            ReaderRegistry(load_stream(about.parent)).retire(reader)
+            ReaderRegistry(stream).retire(reader)
         finally:
             owned.close()
     return True

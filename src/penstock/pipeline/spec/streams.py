@@ -17,7 +17,7 @@ from penstock.pipeline.spec.sources import (
     ReplaySource,
     kind_only,
 )
-from penstock.streams.embedded.writer import Fsync
+from penstock.streams.layout import Fsync
 from penstock.streams.protocol import RESERVED_COLUMNS
 from penstock.vocabulary.schema import arrow_schema, parse_type
 

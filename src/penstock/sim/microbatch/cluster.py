@@ -218,7 +218,7 @@ class VirtualCluster:
 
     def follow(self, log: StreamLog, offset: Offset) -> None:
         """A reader needs the headers of a stream from an offset on."""
-        stream = str(log.directory)
+        stream = log.ref.id
         tailer = self._tailers.get(stream)
         if tailer is None or tailer.log is not log:
             tailer = self._tailers[stream] = Tailer(log)
@@ -259,7 +259,7 @@ class VirtualCluster:
 
     def share(self, log: StreamLog, cls: str, tokens: Iterable[str] = ()) -> None:
         """A query with these tokens writes a shared stream, which a class owns."""
-        stream = str(log.directory)
+        stream = log.ref.id
         self._shared[stream] = cls, tuple(tokens)
         self.command(ev.Publish(stream, cls, frozenset(tokens)))
 

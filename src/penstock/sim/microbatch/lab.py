@@ -16,9 +16,9 @@ from penstock.host.recorder import RunRecorder
 from penstock.sim.microbatch.books import admitted_between, check_books, delay
 from penstock.sim.microbatch.cluster import VirtualCluster
 from penstock.sim.microbatch.machine import Machine
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.paced.schedule import Schedule, schedule_constant
-from penstock.streams.paced.stream import PacedLog, create_paced
+from penstock.streams.opening import create_paced, create_stream
+from penstock.streams.producing.schedule import Schedule, schedule_constant
+from penstock.streams.protocol import PacedStream, WritableLog
 
 KEYS = 97
 """Different values of the column `sensor` of a made stream."""
@@ -60,7 +60,7 @@ class Lab:
         key: str | None = None,
         begin: bool = True,
         skew_s: float = 0.0,
-    ) -> PacedLog:
+    ) -> PacedStream:
         """A paced stream on the cluster's clock.
 
         Args:
@@ -88,11 +88,11 @@ class Lab:
             log.begin()
         return log
 
-    def segment(self, cluster: VirtualCluster, cls: str, writer: str) -> EmbeddedLog:
+    def segment(self, cluster: VirtualCluster, cls: str, writer: str) -> WritableLog:
         """A shared stream of a class that a query writes."""
         schema = pa.schema([("value", pa.int64())])
         log = self.open.enter_context(
-            EmbeddedLog.create(self.folder / f"by_{writer}", schema, clock=cluster.clock)
+            create_stream(self.folder / f"by_{writer}", schema, clock=cluster.clock)
         )
         query = cluster.queries[writer]
         cluster.share(log, cls, [line.joining.token for line in query.lines.values()])

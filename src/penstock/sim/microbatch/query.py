@@ -13,8 +13,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.sim.microbatch.line import Host, Line, Pause, Waits
 from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.source import Attempts, Planned, Source
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.protocol import AppendKey, StreamLog
+from penstock.streams.protocol import AppendKey, StreamLog, StreamWriter
 from penstock.vocabulary.errors import PenstockError
 from penstock.vocabulary.model import FloatArray
 
@@ -106,7 +105,7 @@ class SimulatedQuery:
     sources: dict[str, Source] = field(default_factory=dict)
     available_now: bool = False
     fails: Callable[[Mapping[str, Offset]], bool] | None = None
-    writes: EmbeddedLog | None = None
+    writes: StreamWriter | None = None
     written: Callable[[int], pa.RecordBatch] = numbered
     batches: list[Batch] = field(default_factory=list)
     ticks: int = 0

@@ -18,7 +18,7 @@ from penstock.sim.microbatch.lab import Lab
 from penstock.sim.microbatch.loads import BIN_S
 from penstock.sim.microbatch.query import SimulatedQuery
 from penstock.sim.microbatch.scenario import MicrobatchScenario, StreamSpec
-from penstock.streams.paced.schedule import schedule_from_counts
+from penstock.streams.producing.schedule import schedule_from_counts
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.model import DelayStats
 from penstock.vocabulary.status import ClassStatus, Status

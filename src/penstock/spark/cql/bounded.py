@@ -25,8 +25,8 @@ from penstock.spark.cql.rows import rows_of
 from penstock.spark.cql.windows import family_windows_of, windows_of
 from penstock.spark.error_text import errors_in_one_line
 from penstock.spark.source.ungoverned import read_ungoverned
-from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
+from penstock.streams.layout import LogConfig
+from penstock.streams.opening import create_stream
 
 HEARTBEAT_BATCHES = 2
 """Micro-batches at the end that only advance the time: in a chain, each operator closes a batch later."""
@@ -161,7 +161,7 @@ def bounded(
 
 
 def _write(stream: Path, rows: pa.Table, partitions: int) -> None:
-    with EmbeddedLog.create(stream, rows.schema, LogConfig(partitions=partitions)) as log:
+    with create_stream(stream, rows.schema, LogConfig(partitions=partitions)) as log:
         for p in range(partitions):
             part = rows.take(pa.array(np.arange(p, rows.num_rows, partitions)))
             log.append(part.combine_chunks().to_batches()[0], p)

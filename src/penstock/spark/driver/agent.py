@@ -25,7 +25,7 @@ from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.record.rundir import check_new
 from penstock.spark.driver.stages import StageListener
 from penstock.spark.driver.watermark_losses import Dropped, ProgressListener
-from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
+from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 from penstock.vocabulary.errors import PenstockError, UnmetError
 
 if TYPE_CHECKING:

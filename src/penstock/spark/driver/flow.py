@@ -28,9 +28,11 @@ from penstock.spark.driver.shared import check_shared
 from penstock.spark.driver.starting import await_question, start_in_turn, too_late, was_late
 from penstock.spark.session import adopt_session
 from penstock.spark.sink import LogStreamSink, log_sink
-from penstock.spark.source.data_source import FORMAT_NAME, PenstockSource, SourceOptions
+from penstock.spark.source.data_source import PenstockSource
 from penstock.spark.source.metadata import metadata_columns
-from penstock.streams.embedded.writer import Fsync, LogConfig
+from penstock.spark.source.options import FORMAT_NAME, SourceOptions
+from penstock.streams.layout import Fsync, LogConfig
+from penstock.streams.opening import stream_exists, streams_in
 from penstock.streams.protocol import ORIGIN
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 from penstock.vocabulary.status import ClassStatus, Status
@@ -167,8 +169,8 @@ class Flow:
 
     def _stream(self, name: str) -> Path:
         found = self.config.log / name
-        if not (found / "stream.json").exists():
-            known = [path.parent.name for path in self.config.log.glob("*/stream.json")]
+        if not stream_exists(found):
+            known = [directory.name for directory in streams_in(self.config.log)]
             if known:
                 raise UnknownNameError("a stream", name, known)
             raise InvalidInputError(

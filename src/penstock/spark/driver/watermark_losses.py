@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -26,8 +25,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.grants.offset import Offset
 from penstock.spark.driver.lateness import LateRule, lost_of_grant
-from penstock.spark.source.data_source import FORMAT_NAME, SourceOptions
-from penstock.streams.descriptor import read_about
+from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 from penstock.streams.opening import open_stream
 
 _log = logging.getLogger(__name__)
@@ -215,7 +213,7 @@ def event_times_of(query: StreamingQuery) -> EventTimes | None:
         if option is None or window is None:
             return None
         place = SourceOptions.from_option(option).stream
-        stream = str(read_about(Path(place)).get("id", ""))
+        stream = open_stream(place).uid
         rule = LateRule(column, *window)
         if rules.setdefault(stream, rule) != rule:
             return None

@@ -15,7 +15,7 @@ from penstock.host.client import ControlClient, ControlSilentError
 from penstock.vocabulary.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from penstock.spark.source.data_source import SourceOptions
+    from penstock.spark.source.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.source.data_source import FORMAT_NAME, PenstockSource, SourceOptions
+from penstock.spark.source.data_source import PenstockSource
 from penstock.spark.source.metadata import metadata_columns
+from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 
 Metadata = bool | Sequence[str]
 """Metadata columns that a query needs, as in `flow.read_stream`."""

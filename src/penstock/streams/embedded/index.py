@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.streams.protocol import WRITER_BYTES, HeaderArrays, Segment
+from penstock.streams.protocol import WRITER_BYTES, HeaderArrays
 
 MAGIC = 0x504E534B  # "PNSK"
 
@@ -132,23 +132,5 @@ def to_arrays(records: np.ndarray, keys: bool) -> HeaderArrays:
         rows=records["rows"].copy(),
         arrival_min_us=records["arrival_min_us"].copy(),
         arrival_max_us=records["arrival_max_us"].copy(),
-        arrival_mean_us=records["arrival_mean_us"].copy(),
         key_counts=records["key_counts"] if with_keys else None,
-    )
-
-
-def to_segment(record: np.void, partition: int) -> Segment:
-    """A record as the header that readers see."""
-    names = record.dtype.names or ()
-    return Segment(
-        partition=partition,
-        first_position=int(record["first_position"]),
-        rows=int(record["rows"]),
-        arrival_min_us=int(record["arrival_min_us"]),
-        arrival_max_us=int(record["arrival_max_us"]),
-        arrival_mean_us=float(record["arrival_mean_us"]),
-        bytes=int(record["length"]),
-        sic=float(record["sic"]),
-        writer=bytes(record["writer"]).decode(),
-        key_counts=tuple(record["key_counts"].tolist()) if "key_counts" in names else (),
     )

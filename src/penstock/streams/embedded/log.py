@@ -15,7 +15,7 @@ import base64
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +31,14 @@ from penstock.streams.columns import (
 )
 from penstock.streams.descriptor import check_partition, read_about, write_about
 from penstock.streams.embedded.compact import data_files, known_batches, trimmed_before
-from penstock.streams.embedded.index import Index, to_arrays, to_segment
-from penstock.streams.embedded.writer import Fsync, FsyncPolicy, LogConfig, Writer
+from penstock.streams.embedded.index import Index, to_arrays
+from penstock.streams.embedded.writer import Writer
 from penstock.streams.files import locked, replace_text
-from penstock.streams.protocol import AppendKey, HeaderArrays, Segment
+from penstock.streams.layout import Fsync, FsyncPolicy, LogConfig
+from penstock.streams.protocol import AppendKey, HeaderArrays, PositionedRows
+from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.stream_ref import StreamRef
 
 MAPPED_FILES = 16
 """Most data files that a reader keeps mapped: a trimmed file takes disk space while it is mapped."""
@@ -63,12 +66,15 @@ class EmbeddedLog:
         verify: bool = True,
     ) -> None:
         self.directory = Path(directory)
+        self.ref = StreamRef.of(directory)
         about = read_about(self.directory, "embedded")
+        self.uid = str(about.get("id", ""))
         self.config = LogConfig(**about["config"])
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
         self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
         self.policy, self.clock, self.verify = FsyncPolicy(fsync, fsync_interval_s), clock, verify
         buckets = self.config.key_buckets if self.config.key else 0
+        self.state = FileState(self.directory, self.trim, clock)
         self._indexes = [Index(self._folder(p) / "index", buckets) for p in range(self.config.partitions)]
         self._writers: dict[int, Writer] = {}
         self._maps: dict[tuple[int, int], pa.Buffer] = {}
@@ -98,9 +104,17 @@ class EmbeddedLog:
         write_about(directory, about, fill)
         return cls(directory, **options)  # type: ignore[arg-type]
 
+    dense = True
+    event_time = None
+
     @property
     def name(self) -> str:
         return self.directory.name
+
+    def partition_name(self, partition: int) -> str:
+        """The partition's folder."""
+        check_partition(self, partition)
+        return self._folder(partition).name
 
     @property
     def partitions(self) -> int:
@@ -183,34 +197,31 @@ class EmbeddedLog:
         found = self._indexes[partition].between(position - 1, position)
         return int(found[0]["crc"]) if found.size else 0
 
-    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end); trimmed rows have none."""
-        return [to_segment(record, partition) for record in self._between(partition, start, end)]
-
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same headers as arrays; without `keys` no counts by key bucket."""
+        """Headers of the segments that hold rows in [start, end); trimmed rows have none."""
         return to_arrays(self._between(partition, start, end), keys)
 
     def _between(self, partition: int, start: int, end: int) -> np.ndarray:
         check_partition(self, partition)
         return self._indexes[partition].between(max(start, self.start(partition)), end)
 
-    def read(self, segment: Segment) -> pa.RecordBatch:
-        """The rows of a segment, mapped from its file."""
-        partition, position = segment.partition, segment.first_position
+    def read(self, partition: int, first: int, end: int) -> PositionedRows:
+        """The rows of [first, end), which lie in one segment, mapped from the segment's file."""
+        check_partition(self, partition)
         first_left = self.start(partition)
-        found = self._indexes[partition].between(position, position + 1)
-        where = f"{self.name}, partition {partition}, position {position}"
-        if position < first_left or found.size == 0:
+        found = self._indexes[partition].between(first, first + 1)
+        where = f"{self.name}, partition {partition}, position {first}"
+        if first < first_left or found.size == 0:
             raise InvalidInputError(
                 "the segment to read is still in the log", where, "it was trimmed; read on from start()"
             )
-        offset, length = int(found[0]["offset"]), int(found[0]["length"])
+        offset, length, begins = (int(found[0][name]) for name in ("offset", "length", "first_position"))
         mapped = self._mapped(partition, int(found[0]["file"]), offset + length, first_left)
         try:
             data = mapped.slice(offset, length)
             if not self.verify or zlib.crc32(data) == int(found[0]["data_crc"]):
-                return pa.ipc.read_record_batch(data, self.schema)
+                rows = pa.ipc.read_record_batch(data, self.schema).slice(first - begins, end - first)
+                return PositionedRows(np.arange(first, first + rows.num_rows, dtype=np.int64), rows)
         except (pa.ArrowException, OSError):
             pass  # the file is too short, or (without `verify`) the bytes are no record batch
         raise InvalidInputError(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,9 @@ from penstock.streams.descriptor import check_partition
 from penstock.streams.flight.server import FlightServer
 from penstock.streams.flight.tokens import find_token
 from penstock.streams.flight.wire import decode_error, decode_headers, encode
-from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
+from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, PositionedRows, StreamState
 from penstock.vocabulary.errors import InvalidInputError, UnmetError
+from penstock.vocabulary.stream_ref import StreamRef
 
 __all__ = ["FlightLog", "FlightServer"]
 
@@ -35,18 +35,12 @@ class FlightLog:
         stream: The stream's name.
         token: The server's token, if the server was given one. A token that the server minted is found.
         timeout_s: Longest time that a call may take.
-        clock: Seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        address: str,
-        stream: str,
-        token: str | None = None,
-        timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.address, self.name, self.clock = address, stream, clock
+    dense = True
+
+    def __init__(self, address: str, stream: str, token: str | None = None, timeout_s: float = 30.0) -> None:
+        self.address, self.name, self.ref = address, stream, StreamRef(f"{address}/{stream}")
         self._timeout_s, self._given = timeout_s, token is not None
         self._use(token)
         with self._call():
@@ -55,13 +49,23 @@ class FlightLog:
         self.partitions: int = about["partitions"]
         self.key_column: str | None = about["key_column"]
         self.key_buckets: int = about["key_buckets"]
+        self.event_time: str | None = about["event_time"]
+        self.uid: str = about["uid"]
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
         self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
 
     @property
-    def directory(self) -> NoReturn:
-        """Refused: the directory, with the registry of readers, is on the server's machine."""
-        raise self._elsewhere("is read over Flight")
+    def state(self) -> StreamState:
+        """Refused: the state, with the registry of readers, is on the server's machine."""
+        raise self._elsewhere("has its readers and plans where it lies")
+
+    def partition_name(self, partition: int) -> str:
+        """The partition's number: what its folder is called is the server's business."""
+        check_partition(self, partition)
+        return str(partition)
+
+    def mark(self, partition: int, position: int) -> None:
+        """No mark: the server checks its own files."""
 
     def append(
         self,
@@ -119,27 +123,18 @@ class FlightLog:
         """First position of the first segment that ends after an arrival time; the end if there is none."""
         return int(self._value("position_at", partition=partition, arrival_us=int(arrival_us)))
 
-    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end)."""
-        found = self._value("headers", partition=partition, start=int(start), end=int(end))
-        return [Segment(**{**fields, "key_counts": tuple(fields["key_counts"])}) for fields in found]
-
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same headers as arrays; without `keys` no counts by key bucket."""
+        """Headers of the segments that hold rows in [start, end); without `keys` no counts by key bucket."""
         request = {"partition": partition, "start": int(start), "end": int(end), "keys": keys}
         return decode_headers(self._action("header_arrays", **request))
 
-    def read(self, segment: Segment) -> pa.RecordBatch:
-        """The rows of a segment."""
-        request = {"partition": segment.partition, "first_position": segment.first_position}
-        ticket = fl.Ticket(encode(stream=self.name, **request))
+    def read(self, partition: int, first: int, end: int) -> PositionedRows:
+        """The rows of [first, end), which lie in one segment."""
+        ticket = fl.Ticket(encode(stream=self.name, partition=partition, first=int(first), end=int(end)))
         with self._call():
             table = self._authenticated(lambda: self._client.do_get(ticket, self._options).read_all())
-        return table.combine_chunks().to_batches()[0]
-
-    def trim(self, partition: int, before: int) -> NoReturn:
-        """Refused: a stream is trimmed on the server's machine."""
-        raise self._elsewhere("is trimmed where it lies")
+        rows = table.combine_chunks().to_batches()[0]
+        return PositionedRows(np.arange(first, first + rows.num_rows, dtype=np.int64), rows)
 
     def _elsewhere(self, what: str) -> InvalidInputError:
         return InvalidInputError(

@@ -15,7 +15,6 @@ import hmac
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,11 @@ import pyarrow.flight as fl
 
 from penstock.streams.columns import check_columns
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import Fsync, FsyncPolicy
 from penstock.streams.flight.tokens import forget_token, mint_token
 from penstock.streams.flight.wire import decode, encode, encode_error, encode_headers
-from penstock.streams.opening import load_stream
-from penstock.streams.paced.stream import PacedLog
-from penstock.streams.protocol import ARRIVAL, AppendKey
+from penstock.streams.layout import Fsync, FsyncPolicy
+from penstock.streams.opening import load_stream, open_writer, streams_in
+from penstock.streams.protocol import ARRIVAL, AppendKey, StreamLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, UnmetError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -116,7 +114,7 @@ class _Streams:
 
     def __init__(self, root: Path, fsync: Fsync) -> None:
         self.root, self.fsync, self.closed = root, fsync, False
-        self._open: dict[str, tuple[int, EmbeddedLog | PacedLog]] = {}
+        self._open: dict[str, tuple[int, StreamLog]] = {}
         self._lock = threading.Lock()
 
     def check_open(self) -> None:
@@ -124,17 +122,21 @@ class _Streams:
             raise UnmetError("the server is running", "a call after it stopped", "start the server again")
 
     def names(self) -> list[str]:
-        return sorted(path.parent.name for path in self.root.glob("*/stream.json"))
+        return [directory.name for directory in streams_in(self.root)]
 
-    def get(self, name: str) -> EmbeddedLog | PacedLog:
+    def get(self, name: str) -> StreamLog:
         with self._lock:
             self.check_open()
             if name not in self.names():  # this check also keeps a caller inside the directory
                 raise InvalidInputError("the stream exists", repr(name), f"one of {self.names()}")
             inode = (self.root / name / "stream.json").stat().st_ino
             if name not in self._open or self._open[name][0] != inode:
-                self._open[name] = (inode, load_stream(self.root / name, fsync=self.fsync))
+                self._open[name] = (inode, self._load(name))
             return self._open[name][1]
+
+    def _load(self, name: str) -> StreamLog:
+        log = load_stream(self.root / name)
+        return open_writer(self.root / name, self.fsync) if isinstance(log, EmbeddedLog) else log
 
     def close(self) -> None:
         with self._lock:
@@ -188,7 +190,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
         super().__init__(location, middleware=middleware)
         self.streams = streams
 
-    def _stream(self, descriptor: fl.FlightDescriptor) -> EmbeddedLog | PacedLog:
+    def _stream(self, descriptor: fl.FlightDescriptor) -> StreamLog:
         path = descriptor.path or []
         if len(path) != 1:
             raise InvalidInputError("a descriptor's path is a stream's name", path, "give one name")
@@ -216,7 +218,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
         reader: fl.MetadataRecordBatchReader,
         writer: fl.FlightMetadataWriter,
     ) -> None:
-        log = self._stream(descriptor)
+        log = _writable(self._stream(descriptor))
         stamped = ARRIVAL in reader.schema.names
         check_columns(reader.schema, log.schema if stamped else log.append_schema, log.name)
         while True:
@@ -228,9 +230,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
             if chunk.data is not None:
                 writer.write(pa.py_buffer(encode(end=self._append(log, chunk.data, content, stamped))))
 
-    def _append(
-        self, log: EmbeddedLog | PacedLog, rows: pa.RecordBatch, content: bytes, stamped: bool
-    ) -> int:
+    def _append(self, log: EmbeddedLog, rows: pa.RecordBatch, content: bytes, stamped: bool) -> int:
         self.streams.check_open()  # the call may have begun before the server was stopped
         rows.validate(full=True)  # a stranger's string offsets may point anywhere
         request = decode(content)
@@ -251,18 +251,10 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
 
     @_answering
     def do_get(self, ticket: fl.Ticket) -> fl.RecordBatchStream:
-        request = decode(ticket.ticket, "stream", "partition", "first_position")
+        request = decode(ticket.ticket, "stream", "partition", "first", "end")
         log = self.streams.get(request["stream"])
-        position = request["first_position"]
-        found = log.headers(request["partition"], position, position + 1)
-        if not found or found[0].first_position != position:
-            raise InvalidInputError(
-                "the segment to read exists",
-                f"{log.name}, partition {request['partition']}, position {position}",
-                "ask for headers first",
-            )
-        batch = log.read(found[0])
-        return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+        rows = log.read(request["partition"], request["first"], request["end"]).batch
+        return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, [rows]))
 
     @_answering
     def do_action(self, action: fl.Action) -> Iterator[fl.Result]:
@@ -279,16 +271,28 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
         return [(name, f"needs stream {' '.join(needed)}".rstrip()) for name, (needed, _) in _ACTIONS.items()]
 
 
-def _info(log: EmbeddedLog | PacedLog) -> fl.FlightInfo:
+def _writable(log: StreamLog) -> EmbeddedLog:
+    if not isinstance(log, EmbeddedLog):
+        raise InvalidInputError(
+            "rows are appended to an embedded stream",
+            f"an append to {log.name}",
+            "a paced stream is written beforehand",
+        )
+    return log
+
+
+def _info(log: StreamLog) -> fl.FlightInfo:
     rows = sum(log.end(p) - log.start(p) for p in range(log.partitions))
     return fl.FlightInfo(log.schema, fl.FlightDescriptor.for_path(log.name), [], rows, -1)
 
 
-def _about(log: EmbeddedLog | PacedLog) -> bytes:
+def _about(log: StreamLog) -> bytes:
     return encode(
         partitions=log.partitions,
         key_column=log.key_column,
         key_buckets=log.key_buckets,
+        event_time=log.event_time,
+        uid=log.uid,
         schema=base64.b64encode(log.schema.serialize().to_pybytes()).decode(),
     )
 
@@ -297,12 +301,8 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[..., bytes]]] = {
     "about": ((), _about),
     "start": (("partition",), lambda log, p: encode(value=log.start(p))),
     "end": (("partition",), lambda log, p: encode(value=log.end(p))),
-    "last_batch": (("writer", "partition"), lambda log, w, p: encode(value=log.last_batch(w, p))),
+    "last_batch": (("writer", "partition"), lambda log, w, p: encode(value=_writable(log).last_batch(w, p))),
     "position_at": (("partition", "arrival_us"), lambda log, p, at: encode(value=log.position_at(p, at))),
-    "headers": (
-        ("partition", "start", "end"),
-        lambda log, p, start, end: encode(value=[asdict(s) for s in log.headers(p, start, end)]),
-    ),
     "header_arrays": (
         ("partition", "start", "end", "keys"),
         lambda log, p, start, end, keys: encode_headers(log.header_arrays(p, start, end, bool(keys))),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.streams.protocol import HeaderArrays
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
-_FIELDS = ("first_position", "rows", "arrival_min_us", "arrival_max_us", "arrival_mean_us")
+_FIELDS = ("first_position", "rows", "arrival_min_us", "arrival_max_us")
 _KINDS: dict[str, type] = {"stream": str, "partition": int, "writer": str, "batch": int}
 """Types of a request's fields; a field that is not listed is an int or a bool."""
 

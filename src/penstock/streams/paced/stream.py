@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +24,14 @@ import pyarrow as pa
 from penstock.streams.columns import check_event_time, check_rows, check_schema, with_event_time
 from penstock.streams.descriptor import check_partition, read_about, write_about
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.embedded.writer import LogConfig
 from penstock.streams.files import replace_text, sync_directory, write_beside
 from penstock.streams.hashing import key_buckets
-from penstock.streams.paced.schedule import Schedule
-from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, Segment
+from penstock.streams.layout import LogConfig
+from penstock.streams.producing.schedule import Schedule
+from penstock.streams.protocol import ARRIVAL, HeaderArrays, PositionedRows
+from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.stream_ref import StreamRef
 
 _FIRST, _ROWS, _POOL, _MIN, _MAX = range(5)
 
@@ -51,10 +52,12 @@ class PacedLog:
         self, directory: str | Path, clock: Callable[[], float] = time.time, verify: bool = True
     ) -> None:
         self.directory, self.clock = Path(directory), clock
+        self.ref = StreamRef.of(directory)
         about = read_about(self.directory, "paced")
+        self.uid = str(about.get("id", ""))
+        self.state = FileState(self.directory, self.trim, clock)
         self._pool = EmbeddedLog(self.directory / "pool", verify=verify)
-        self.schema, self.append_schema = self._pool.schema, self._pool.append_schema
-        self.user_schema = self._pool.user_schema
+        self.schema, self.user_schema = self._pool.schema, self._pool.user_schema
         self.partitions: int = about["partitions"]
         self.key_column: str | None = about["key"]
         self.key_buckets: int = about["key_buckets"]
@@ -66,14 +69,25 @@ class PacedLog:
         self._counts = None
         if self.key_column is not None:
             self._counts = np.load(self.directory / "key_counts.npy", mmap_mode="r").view(np.ndarray)
-        self._pool_headers = self._pool.headers(0, 0, self._pool.end())
+        pool = self._pool.header_arrays(0, 0, self._pool.end())
+        self._pool_segments = list(zip(pool.first_position.tolist(), pool.end_position.tolist(), strict=True))
         self._batches: dict[int, pa.RecordBatch] = {}
         self._started = str(self.directory / "started")
         self._began: tuple[tuple[int, int], int] | None = None
 
+    dense = True
+
     @property
     def name(self) -> str:
         return self.directory.name
+
+    def partition_name(self, partition: int) -> str:
+        """The partition's folder."""
+        check_partition(self, partition)
+        return f"p{partition:04d}"
+
+    def mark(self, partition: int, position: int) -> None:
+        """A paced stream has no marks: it is written beforehand."""
 
     @property
     def seconds(self) -> float:
@@ -161,32 +175,8 @@ class PacedLog:
             return 0
         return min(end, self._first(schedule, self._arrived(schedule, arrival_us - began_us)))
 
-    def headers(self, partition: int, start: int, end: int) -> Sequence[Segment]:
-        """Headers of the segments that hold rows in [start, end)."""
-        found, schedule = self.header_arrays(partition, start, end), self._schedules[partition]
-        at = int(np.searchsorted(schedule[_FIRST], found.first_position[0])) if len(found) else 0
-        segments = []
-        for i in range(len(found)):
-            pool = self._pool_headers[int(schedule[_POOL, at + i])]
-            rows = int(found.rows[i])
-            segments.append(
-                Segment(
-                    partition=partition,
-                    first_position=int(found.first_position[i]),
-                    rows=rows,
-                    arrival_min_us=int(found.arrival_min_us[i]),
-                    arrival_max_us=int(found.arrival_max_us[i]),
-                    arrival_mean_us=float(found.arrival_mean_us[i]),
-                    bytes=pool.bytes * rows // pool.rows,
-                    sic=0.0,
-                    writer="",
-                    key_counts=() if found.key_counts is None else tuple(found.key_counts[i].tolist()),
-                )
-            )
-        return segments
-
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
-        """The same headers as arrays; without `keys` no counts by key bucket."""
+        """Headers of the segments that hold rows in [start, end); without `keys` no counts by key bucket."""
         check_partition(self, partition)
         schedule, began_us = self._schedules[partition], self._began_us()
         first = int(np.searchsorted(schedule[_FIRST], max(start, 0), side="right")) - 1
@@ -196,52 +186,32 @@ class PacedLog:
         part = schedule[:, max(first, 0) : last]
         low_us, high_us = part[_MIN] + (began_us or 0), part[_MAX] + (began_us or 0)
         counts = self._counts[part[_POOL], part[_ROWS]] if keys and self._counts is not None else None
-        # half the difference is added: the sum of two times in microseconds has no exact float
-        mean_us = low_us + (part[_MAX] - part[_MIN]) / 2
-        return HeaderArrays(part[_FIRST].copy(), part[_ROWS].copy(), low_us, high_us, mean_us, counts)
+        return HeaderArrays(part[_FIRST].copy(), part[_ROWS].copy(), low_us, high_us, counts)
 
-    def read(self, segment: Segment) -> pa.RecordBatch:
-        """The rows of a segment: rows of the pool with arrivals of the schedule."""
-        position = segment.first_position
-        found = self.header_arrays(segment.partition, position, position + 1, keys=False)
+    def read(self, partition: int, first: int, end: int) -> PositionedRows:
+        """The rows of [first, end), in one segment: rows of the pool with arrivals of the schedule."""
+        found = self.header_arrays(partition, first, first + 1, keys=False)
         if not len(found):
             raise InvalidInputError(
                 "the segment to read exists",
-                f"{self.name}, partition {segment.partition}, position {position}",
+                f"{self.name}, partition {partition}, position {first}",
                 "read below end(); before begin() there is nothing",
             )
-        schedule = self._schedules[segment.partition]
-        at = int(np.searchsorted(schedule[_FIRST], found.first_position[0]))
-        rows, low_us, high_us = int(found.rows[0]), int(found.arrival_min_us[0]), int(found.arrival_max_us[0])
-        stamps = low_us + np.arange(rows) * (high_us - low_us) // max(rows - 1, 1)
-        batch = with_event_time(
-            self._pool_batch(int(schedule[_POOL, at])).slice(0, rows), self.event_time, stamps
-        )
+        schedule, begins, rows = self._schedules[partition], int(found.first_position[0]), int(found.rows[0])
+        at = int(np.searchsorted(schedule[_FIRST], begins))
+        low_us, high_us = int(found.arrival_min_us[0]), int(found.arrival_max_us[0])
+        inside = np.arange(first - begins, min(end - begins, rows))
+        stamps = low_us + inside * (high_us - low_us) // max(rows - 1, 1)
+        batch = self._pool_batch(int(schedule[_POOL, at])).slice(first - begins, inside.size)
+        batch = with_event_time(batch, self.event_time, stamps)
         where = self.schema.get_field_index(ARRIVAL)
-        return batch.set_column(where, self.schema.field(where), pa.array(stamps, pa.int64()))
+        batch = batch.set_column(where, self.schema.field(where), pa.array(stamps, pa.int64()))
+        return PositionedRows(begins + inside, batch)
 
     def _pool_batch(self, which: int) -> pa.RecordBatch:
         if which not in self._batches:
-            self._batches[which] = self._pool.read(self._pool_headers[which])
+            self._batches[which] = self._pool.read(0, *self._pool_segments[which]).batch
         return self._batches[which]
-
-    def append(
-        self,
-        rows: pa.RecordBatch,
-        partition: int = 0,
-        key: AppendKey | None = None,
-        arrival_us: np.ndarray | None = None,
-    ) -> NoReturn:
-        """Refused: a paced stream is written beforehand."""
-        raise InvalidInputError(
-            "a paced stream is written beforehand",
-            f"an append to {self.name}",
-            "append to an embedded stream",
-        )
-
-    def last_batch(self, writer: str, partition: int = 0) -> int:
-        """Always -1: nobody appends to a paced stream."""
-        return -1
 
     def trim(self, partition: int, before: int) -> int:
         """Trims nothing and returns 0: the whole schedule shares the pool."""

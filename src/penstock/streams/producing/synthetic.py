@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.streams.columns import check_event_time, with_event_time
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import WritableLog
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 from penstock.vocabulary.mixing import STEP, mixed
 
@@ -43,7 +43,7 @@ class Played:
 
 
 def play(
-    log: StreamLog,
+    log: WritableLog,
     arrival_s: npt.ArrayLike,
     make_rows: MakeRows,
     partition: int = 0,

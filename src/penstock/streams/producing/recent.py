@@ -16,7 +16,9 @@ def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
     for p in range(log.partitions):
         end = log.end(p)
         first = max(log.start(p), end - max(1, rows // log.partitions))
-        found += [log.read(segment).select(log.user_schema.names) for segment in log.headers(p, first, end)]
+        headers = log.header_arrays(p, first, end, keys=False)
+        for begins, ends in zip(headers.first_position.tolist(), headers.end_position.tolist(), strict=True):
+            found.append(log.read(p, begins, ends).batch.select(log.user_schema.names))
     return pa.concat_batches(found)
 
 

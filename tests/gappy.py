@@ -1,0 +1,171 @@
+"""A stream log that is all that a broker's may be: gappy, growing and slow.
+
+Each position of a partition either has a row or has none, for ever. Partitions come while the log is read,
+and have names of their own. What a log object has been told of the ends is some time old, and is looked up
+again when a caller names a later end. Old rows go by the log's own retention. Nothing is stored: the log is a
+function of its description and the clock, so that any number of log objects agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.streams.descriptor import check_partition, read_about, write_about
+from penstock.streams.opening import Clock, register_kind
+from penstock.streams.protocol import ARRIVAL, HeaderArrays, IntArray, PositionedRows
+from penstock.streams.state import FileState
+from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.mixing import mixed
+from penstock.vocabulary.stream_ref import StreamRef
+
+KIND = "gappy"
+
+
+@dataclass(frozen=True)
+class Gappy:
+    """What the log is like.
+
+    Attributes:
+        began_s: When its first partitions began.
+        per_s: Positions a second of each partition.
+        births_s: For each partition, how long after `began_s` the partition comes.
+        block: Positions of a segment.
+        gap_percent: How many of a hundred positions have no row.
+        aborted: Every so many blocks one has no row at all, as after an aborted transaction.
+        retention_s: How old rows get.
+        lag_s: How old a log object's knowledge of ends is, unless somebody names a later end.
+    """
+
+    began_s: float
+    per_s: float = 5_000.0
+    births_s: tuple[float, ...] = (0.0, 0.0)
+    block: int = 512
+    gap_percent: int = 15
+    aborted: int = 7
+    retention_s: float = 1e9
+    lag_s: float = 0.0
+
+
+class GappyLog:
+    """One such log, for reading."""
+
+    dense = False
+    key_column = None
+    key_buckets = 64
+    event_time = None
+    schema = pa.schema([("value", pa.int64()), (ARRIVAL, pa.int64())])
+    user_schema = pa.schema([("value", pa.int64())])
+
+    def __init__(
+        self, directory: Path, clock: Clock, verify: bool = True, lag_s: float | None = None
+    ) -> None:
+        about = read_about(directory, KIND)
+        self.ref, self.uid, self._clock = StreamRef.of(directory), str(about["id"]), clock
+        fields = about["gappy"]
+        self.like = Gappy(**{**fields, "births_s": tuple(fields["births_s"])})
+        self.lag_s = self.like.lag_s if lag_s is None else lag_s
+        self.state = FileState(directory, lambda partition, before: self.start(partition), clock)
+        self._named: dict[int, int] = {}
+        """By partition, the last end that somebody named."""
+
+    @classmethod
+    def create(cls, directory: Path, like: Gappy, clock: Clock) -> GappyLog:
+        write_about(directory, {"kind": KIND, "gappy": asdict(like)}, lambda: None)
+        return cls(directory, clock)
+
+    @property
+    def name(self) -> str:
+        return self.ref.name
+
+    @property
+    def partitions(self) -> int:
+        passed_s = self._clock() - self.lag_s - self.like.began_s
+        known = sum(birth_s <= passed_s for birth_s in self.like.births_s)
+        return max([known, *(p + 1 for p in self._named)])
+
+    def partition_name(self, partition: int) -> str:
+        check_partition(self, partition)
+        return f"{'orders' if partition % 2 else 'payments'}/{partition // 2}"
+
+    def mark(self, partition: int, position: int) -> None:
+        """The broker is trusted."""
+
+    # -- positions ------------------------------------------------------------------------------
+
+    def _at(self, partition: int, now_s: float) -> int:
+        """Where a partition ends at a moment."""
+        since_s = now_s - self.like.began_s - self.like.births_s[partition]
+        return max(0, int(since_s * self.like.per_s))
+
+    def _arrival_us(self, partition: int, positions: IntArray) -> IntArray:
+        began_s = self.like.began_s + self.like.births_s[partition]
+        found: IntArray = ((began_s + (positions + 1) / self.like.per_s) * 1e6).astype(np.int64)
+        return found
+
+    def start(self, partition: int = 0) -> int:
+        check_partition(self, partition)
+        gone = self._at(partition, self._clock() - self.like.retention_s)
+        return gone // self.like.block * self.like.block
+
+    def end(self, partition: int = 0) -> int:
+        check_partition(self, partition)
+        return max(self._at(partition, self._clock() - self.lag_s), self._named.get(partition, 0))
+
+    def _name(self, partition: int, end: int) -> None:
+        """A caller knows of an end: this object looks again, if it does not."""
+        if partition >= self.partitions or end > self.end(partition):
+            there = self._at(partition, self._clock()) if partition < len(self.like.births_s) else 0
+            self._named[partition] = min(end, there)
+
+    def position_at(self, partition: int, arrival_us: int) -> int:
+        end, block = self.end(partition), self.like.block
+        began_s = self.like.began_s + self.like.births_s[partition]
+        rows = int(np.floor((arrival_us / 1e6 - began_s) * self.like.per_s + 1e-6))
+        return min(end, max(self.start(partition), rows // block * block))
+
+    def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
+        self._name(partition, end)
+        block, start, end = self.like.block, max(start, self.start(partition)), min(end, self.end(partition))
+        firsts = np.arange(start // block * block, end, block) if end > start else np.empty(0, np.int64)
+        ends = np.minimum(firsts + block, self.end(partition))
+        return HeaderArrays(
+            firsts,
+            ends - firsts,
+            self._arrival_us(partition, firsts),
+            self._arrival_us(partition, ends - 1),
+        )
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def has_row(self, partition: int, positions: IntArray) -> np.ndarray:
+        """Which positions have a row: the truth that tests compare with."""
+        drawn = mixed(positions.astype(np.uint64) * np.uint64(64) + np.uint64(partition))
+        aborted = positions // self.like.block % self.like.aborted == self.like.aborted - 1
+        return (drawn % np.uint64(100) >= self.like.gap_percent) & ~aborted
+
+    def read(self, partition: int, first: int, end: int) -> PositionedRows:
+        self._name(partition, end)
+        if first < self.start(partition) or end > self.end(partition):
+            raise InvalidInputError("the segment to read is still in the log", f"{self.name}, {first}", "")
+        positions = np.arange(first, end, dtype=np.int64)
+        positions = positions[self.has_row(partition, positions)]
+        columns = [pa.array(positions), pa.array(self._arrival_us(partition, positions))]
+        return PositionedRows(positions, pa.RecordBatch.from_arrays(columns, schema=self.schema))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> GappyLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def register() -> None:
+    """Lets `open_stream` open logs of this kind in this process."""
+    register_kind(KIND, GappyLog)
