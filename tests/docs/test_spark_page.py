@@ -1,6 +1,6 @@
 """docs/spark.md has every key of a flow and a pipeline with its default, and every method of a flow.
 
-docs/how-it-works.md names files that are there; the map in src/penstock names every package.
+Pages that name files name files that are there; the map in src/penstock names every package.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from penstock.vocabulary.schema import _TYPES
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-HOW = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+INSIDE = ("how-it-works", "plants", "streams", "records", "capacity")
+"""Pages that name files of the source."""
 PARTS: list[type[Part]] = [
     FlowConfig,
     ClassConfig,
@@ -128,14 +129,15 @@ def test_an_undocumented_key_is_noticed() -> None:
     assert "slots" not in documented("FlowConfig", PAGE.replace("| `slots` |", "| `slot` |"))
 
 
-# -- files that how-it-works names ----------------------------------------------------------------
+# -- files that pages name ------------------------------------------------------------------------
 
 
-def test_files_that_are_named_exist() -> None:
-    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", HOW))
-    assert "spark/source/data_source.py" in named
-    gone = [name for name in sorted(named - {"checkpoints/"}) if not (SOURCE / name).exists()]
-    assert gone == []
+@pytest.mark.parametrize("page", INSIDE)
+def test_files_that_are_named_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)) - {"checkpoints/"}
+    assert named, "the page names no file"
+    assert [name for name in sorted(named) if not (SOURCE / name).exists()] == []
 
 
 def test_the_map_of_the_source_names_every_package_in_an_order_that_imports_follow() -> None:
