@@ -88,8 +88,8 @@ class Tuning:
     """Of what a query is behind or ahead of the others, this part is made up for at one turn. All of it makes
     queries swing where a window has few turns: after a rich batch come poor ones, and long batches make
     others late. (Thirteen queries at five times the capacity, four turns a window: Jain's index of windows
-    0.981 with all, 0.991 with half, 0.979 with three tenths; bench/spark/README.md has more.) A query that others
-    read is not damped: its own rows do not say how much it needs for them."""
+    0.981 with all, 0.991 with half, 0.979 with three tenths; bench/spark/README.md has more.) A query that
+    others read is not damped: its own rows do not say how much it needs for them."""
     longest: float = 2.0
     """Turns that a batch has at most where what one query lacks is made up for: the others wait for its
     end."""
