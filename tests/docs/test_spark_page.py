@@ -1,4 +1,5 @@
-"""docs/spark.md has every key of a flow and a pipeline with its default, and every method of a flow.
+"""docs/spark.md has every key of a flow and a pipeline with its default, every method of a flow, and every
+field of its status.
 
 Pages that name files name files that are there; the map in src/penstock names every package.
 """
@@ -6,6 +7,7 @@ Pages that name files name files that are there; the map in src/penstock names e
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +35,7 @@ from penstock.pipeline.spec.sources import FilesSource, GeneratorSource, ReplayS
 from penstock.pipeline.spec.streams import StreamConfig
 from penstock.streams.protocol import RESERVED_COLUMNS
 from penstock.vocabulary.schema import _TYPES
+from penstock.vocabulary.status import ClassStatus, QueryStatus, ReaderStatus, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -123,6 +126,21 @@ def test_every_method_of_a_flow_is_mentioned() -> None:
     methods = set(re.findall(r"^    def ([a-z]\w*)\(", inside, re.MULTILINE))
     methods -= {"request", "resend_changes"}  # the agent's
     assert [name for name in sorted(methods) if f"flow.{name}(" not in PAGE] == []
+
+
+def documented_fields(kind: str, page: str = PAGE) -> list[str]:
+    """Names in the first column of the table under the mark."""
+    table = page.partition(f"<!-- fields: {kind} -->\n")[2].partition("\n\n")[0]
+    return [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+
+
+@pytest.mark.parametrize("kind", [Status, ClassStatus, QueryStatus, ReaderStatus])
+def test_every_field_of_the_status_is_documented_once(kind: type[Any]) -> None:
+    assert sorted(documented_fields(kind.__name__)) == sorted(field.name for field in fields(kind))
+
+
+def test_an_undocumented_field_is_noticed() -> None:
+    assert "quota" not in documented_fields("ClassStatus", PAGE.replace("`quota`", "`quotas`"))
 
 
 def test_an_undocumented_key_is_noticed() -> None:
