@@ -292,7 +292,7 @@ def test_every_command_is_mentioned_in_the_docs() -> None:
     "kind", [Observation, Decision, Admission, Expected, DelayStats, WaitingRows, BatchTiming]
 )
 def test_every_field_that_crosses_the_seam_is_explained(kind: type) -> None:
-    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "plants.md").read_text(encoding="utf-8")
     assert [field.name for field in fields(kind) if f"`{field.name}`" not in text] == []
 
 

