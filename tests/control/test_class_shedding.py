@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.control.core.events import ChangeClass
-from penstock.control.shed.class_shedding import _buckets, _drawn
-from penstock.control.shed.room import Room, Rooms
+from penstock.control.shed.capacity_view import CapacityView, CapacityViews, Shown
+from penstock.control.shed.strategies.keys import kept_buckets
+from penstock.control.shed.strategies.segments import known_chance
 from penstock.grants.plans import SCALE
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
@@ -79,13 +80,13 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
     virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[float] = []
-    observe = Rooms.observe
+    observe = CapacityViews.observe
 
-    def recording(rooms: Rooms, room: Room, *parts: Any, **details: Any) -> ShedObservation:
-        seen.extend(float(part.sic.sum()) for part in room.parts)
-        return observe(rooms, room, *parts, **details)
+    def recording(views: CapacityViews, view: CapacityView, shown: Shown) -> ShedObservation:
+        seen.extend(float(batches.sic.sum()) for batches in view.batches)
+        return observe(views, view, shown)
 
-    monkeypatch.setattr(Rooms, "observe", recording)
+    monkeypatch.setattr(CapacityViews, "observe", recording)
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "balance-sic"}}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
     counts = np.where(np.arange(90) < WARM_S, 2_000, 80_000)
@@ -161,18 +162,18 @@ def test_a_chance_is_known_only_where_coins_hardly_leave_a_reader_without_a_row(
         SimpleNamespace(part=SimpleNamespace(reader=name), rows=rows) for name, rows in readers.items()
     ]
     keep = np.arange(44) % 4 == 0
-    assert _drawn(mine, keep, "a", 0.25) == SCALE // 4
-    assert _drawn(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
-    assert _drawn(mine, np.zeros(44, bool), "a", 0.25) == 0
+    assert known_chance(mine, keep, "a", 0.25) == SCALE // 4
+    assert known_chance(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
+    assert known_chance(mine, np.zeros(44, bool), "a", 0.25) == 0
 
 
 def test_a_cohort_has_a_bucket_at_least() -> None:
-    assert _buckets(2 / 256, 64) == 1
-    assert _buckets(0.5, 64) == 32
-    assert _buckets(0.0, 64) == 0
+    assert kept_buckets(2 / 256, 64) == 1
+    assert kept_buckets(0.5, 64) == 32
+    assert kept_buckets(0.0, 64) == 0
 
 
-def test_streams_of_one_query_that_are_shed_by_key_have_equally_many_buckets(virtual: Lab) -> None:
+def test_streams_of_one_query_that_are_shed_by_key_have_equally_manykept_buckets(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "cohort"}})
     logs = {
         str(buckets): virtual.open.enter_context(

@@ -153,11 +153,6 @@ class Shedder(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def knows_probability(self) -> bool:
-        """Whether rows are kept with a known chance, so that estimates have intervals."""
-        ...
-
     def decide(self, observation: ShedObservation) -> ShedDecision: ...
 
 
@@ -165,7 +160,6 @@ class BatchShedder:
     """Base of the shedders: the seed of their coins, and the case in which nothing needs to be shed."""
 
     name: ClassVar[str]
-    knows_probability: ClassVar[bool] = False
 
     def __init__(self, config: Any, seed: int = 0) -> None:
         self.config, self.seed = config, seed

@@ -40,7 +40,6 @@ class CohortShedder(BatchShedder):
     """
 
     name = "cohort"
-    knows_probability = True
 
     def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
         buckets = self.config.buckets

@@ -31,7 +31,6 @@ class RandomShedder(BatchShedder):
     """
 
     name = "random"
-    knows_probability = True
 
     def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
         order = self.coins(observation).permutation(load.size)
