@@ -9,13 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.config.shed_settings import ChoosingSettings
 from penstock.control.core.events import ChangeClass
 from penstock.control.shed.capacity_view import CapacityView, CapacityViews, Shown
 from penstock.control.shed.strategies.keys import kept_buckets
 from penstock.control.shed.strategies.segments import known_chance
 from penstock.grants.plans import SCALE
 from penstock.policies.quality.fairness import jain_index
-from penstock.policies.shedding.base import ShedObservation
+from penstock.policies.shedding import Shedder
+from penstock.policies.shedding.base import (
+    BatchShedder,
+    ShedDecision,
+    ShedObservation,
+    decision,
+    keep_in_order,
+)
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.embedded.writer import LogConfig
@@ -212,6 +220,38 @@ def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Lab) -> None:
     cluster.command(ChangeClass("gold", {"shedder": "balance-sic"}))
     cluster.run(20.0)
     assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
+
+
+class NewestSettings(ChoosingSettings):
+    """A kind of shedding that the control plane has never heard of."""
+
+    by: str = "newest"
+
+    def build_shedder(self, seed: int) -> Shedder:
+        return NewestShedder(self, seed)
+
+
+class NewestShedder(BatchShedder):
+    """Sheds the batches that arrived last."""
+
+    name = "newest"
+
+    def _choose(self, observation: ShedObservation, load: np.ndarray) -> ShedDecision:
+        order = np.argsort(observation.batches.arrival_max_s, kind="stable")
+        keep = keep_in_order(order, load, observation.capacity)
+        return decision(observation, keep, load, "the newest batches are shed")
+
+
+def test_a_new_shedder_needs_its_settings_and_its_policy_alone(virtual: Lab) -> None:
+    cluster, queries = run(virtual, 3.0, None)
+    governed = cluster.engine.classes["gold"]
+    config = governed.config.model_copy(update={"shed": NewestSettings()})
+    cluster.engine.classes.put("gold", cluster.engine.classes.govern("gold", config, governed.plant))
+    cluster.run(20.0)
+    virtual.check_books(cluster)
+    assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
+    found = cluster.status().classes["gold"].queries
+    assert {each.shed_reason for each in found.values()} == {"the newest batches are shed"}
 
 
 def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(virtual: Lab) -> None:
