@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.config.shed_settings import ShedSettings
+from penstock.control.shed.strategies import STRATEGIES
+from penstock.policies.load import LOAD_MANAGERS
+from penstock.policies.shedding import SHEDDERS
+from penstock.policies.shedding.base import BatchShedder
 
 CONTROL = Path(penstock.__file__).parent / "control"
 OUTSIDE = {
@@ -78,6 +83,57 @@ def test_the_control_plane_has_no_clock_and_no_files_and_no_sockets(tree: ast.Mo
     assert imported(tree) & OUTSIDE == set()
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert not calls & {"open", "print", "input"}
+
+
+def subclasses(cls: type) -> Iterator[type]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def settings_and_policies() -> set[str]:
+    """Names of the classes of settings, and of shedders and load managers with their configurations."""
+    families = [*subclasses(ShedSettings), *subclasses(BatchShedder), *SHEDDERS.values()]
+    families += [cls for config in LOAD_MANAGERS.values() for cls in (config, type(config().build()))]
+    return {cls.__name__ for cls in families} | {"ShedSettings", "BatchShedder"}
+
+
+def classes_asked_for(tree: ast.Module) -> set[str]:
+    """Names of classes that a module tells objects apart by: in `isinstance`, `type(x) is`, or `case`."""
+    asked: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked.append(node.args[1])
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node.left):
+            asked += node.comparators
+        elif isinstance(node, ast.MatchClass):
+            asked.append(node.cls)
+    found = [each for expression in asked for each in ast.walk(expression)]
+    names = {each.id for each in found if isinstance(each, ast.Name)}
+    return names | {each.attr for each in found if isinstance(each, ast.Attribute)}
+
+
+@pytest.mark.parametrize("tree", SOURCES)
+def test_the_control_plane_does_not_ask_which_settings_or_which_policy_it_has(tree: ast.Module) -> None:
+    assert classes_asked_for(tree) & settings_and_policies() == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "isinstance(x, WindowSettings)",
+        "isinstance(x, int | config.SemanticSettings)",
+        "isinstance(x, (BalanceSicShedder, str))",
+        "type(x) is BalanceSicConfig",
+        "match x:\n  case DeadlineConfig(): pass",
+    ],
+)
+def test_asking_for_a_policy_is_found_in_all_its_forms(text: str) -> None:
+    assert len(classes_asked_for(ast.parse(text)) & settings_and_policies()) == 1
+
+
+def test_there_is_a_strategy_for_everything_that_a_shedder_can_choose_among_and_no_other() -> None:
+    assert set(STRATEGIES) == {cls.traits.chooses for cls in subclasses(ShedSettings)}
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -114,7 +114,7 @@ def test_the_oldest_rows_of_each_query_are_deadlines_to_shed(shed: Any) -> None:
 
 
 def test_settings_reach_the_shedder() -> None:
-    settings = gold({"by": "range", "key": "device", "shed_from": "3"}).shedder_config()
+    settings = gold({"by": "range", "key": "device", "shed_from": "3"}).shed
     assert isinstance(settings, RangeSettings)
     assert (settings.shed_from, settings.inside) == (3.0, 3.0)
     assert settings.worth == 'CASE WHEN "device" >= 3 THEN 0 WHEN "device" IS NOT NULL THEN 1 END'
@@ -127,11 +127,11 @@ def test_settings_reach_the_shedder() -> None:
 
 
 def test_a_window_is_over_the_column_named_else_the_streams_own_else_arrival() -> None:
-    settings = gold({"by": "window", "size": "500ms"}).shedder_config()
+    settings = gold({"by": "window", "size": "500ms"}).shed
     assert isinstance(settings, WindowSettings)
     assert settings.size_us == 500_000
     assert (settings.column_of("at"), settings.column_of(None)) == ("at", "_arrival")
-    named = gold({"by": "window", "size": 1, "column": "when"}).shedder_config()
+    named = gold({"by": "window", "size": 1, "column": "when"}).shed
     assert named.column_of("at") == "when"
 
 

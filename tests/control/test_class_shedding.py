@@ -9,12 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.config.shed_settings import ChoosingSettings
 from penstock.control.core.events import ChangeClass
-from penstock.control.shed.class_shedding import _buckets, _drawn
-from penstock.control.shed.room import Room, Rooms
+from penstock.control.shed.capacity_view import CapacityView, CapacityViews, Shown
+from penstock.control.shed.strategies.keys import kept_buckets
+from penstock.control.shed.strategies.segments import known_chance
 from penstock.grants.plans import SCALE
 from penstock.policies.quality.fairness import jain_index
-from penstock.policies.shedding.base import ShedObservation
+from penstock.policies.shedding import Shedder
+from penstock.policies.shedding.base import (
+    BatchShedder,
+    ShedDecision,
+    ShedObservation,
+    decision,
+    keep_in_order,
+)
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
@@ -79,13 +88,13 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
     virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[float] = []
-    observe = Rooms.observe
+    observe = CapacityViews.observe
 
-    def recording(rooms: Rooms, room: Room, *parts: Any, **details: Any) -> ShedObservation:
-        seen.extend(float(part.sic.sum()) for part in room.parts)
-        return observe(rooms, room, *parts, **details)
+    def recording(views: CapacityViews, view: CapacityView, shown: Shown) -> ShedObservation:
+        seen.extend(float(batches.sic.sum()) for batches in view.batches)
+        return observe(views, view, shown)
 
-    monkeypatch.setattr(Rooms, "observe", recording)
+    monkeypatch.setattr(CapacityViews, "observe", recording)
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "balance-sic"}}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
     counts = np.where(np.arange(90) < WARM_S, 2_000, 80_000)
@@ -161,18 +170,18 @@ def test_a_chance_is_known_only_where_coins_hardly_leave_a_reader_without_a_row(
         SimpleNamespace(part=SimpleNamespace(reader=name), rows=rows) for name, rows in readers.items()
     ]
     keep = np.arange(44) % 4 == 0
-    assert _drawn(mine, keep, "a", 0.25) == SCALE // 4
-    assert _drawn(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
-    assert _drawn(mine, np.zeros(44, bool), "a", 0.25) == 0
+    assert known_chance(mine, keep, "a", 0.25) == SCALE // 4
+    assert known_chance(mine, keep, "b", 0.25) == 0, "one of four: in a third of the grants none"
+    assert known_chance(mine, np.zeros(44, bool), "a", 0.25) == 0
 
 
 def test_a_cohort_has_a_bucket_at_least() -> None:
-    assert _buckets(2 / 256, 64) == 1
-    assert _buckets(0.5, 64) == 32
-    assert _buckets(0.0, 64) == 0
+    assert kept_buckets(2 / 256, 64) == 1
+    assert kept_buckets(0.5, 64) == 32
+    assert kept_buckets(0.0, 64) == 0
 
 
-def test_streams_of_one_query_that_are_shed_by_key_have_equally_many_buckets(virtual: Lab) -> None:
+def test_streams_of_one_query_that_are_shed_by_key_have_equally_manykept_buckets(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "cohort"}})
     logs = {
         str(buckets): virtual.open.enter_context(
@@ -211,6 +220,38 @@ def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Lab) -> None:
     cluster.command(ChangeClass("gold", {"shedder": "balance-sic"}))
     cluster.run(20.0)
     assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
+
+
+class NewestSettings(ChoosingSettings):
+    """A kind of shedding that the control plane has never heard of."""
+
+    by: str = "newest"
+
+    def build_shedder(self, seed: int) -> Shedder:
+        return NewestShedder(self, seed)
+
+
+class NewestShedder(BatchShedder):
+    """Sheds the batches that arrived last."""
+
+    name = "newest"
+
+    def _choose(self, observation: ShedObservation, load: np.ndarray) -> ShedDecision:
+        order = np.argsort(observation.batches.arrival_max_s, kind="stable")
+        keep = keep_in_order(order, load, observation.capacity)
+        return decision(observation, keep, load, "the newest batches are shed")
+
+
+def test_a_new_shedder_needs_its_settings_and_its_policy_alone(virtual: Lab) -> None:
+    cluster, queries = run(virtual, 3.0, None)
+    governed = cluster.engine.classes["gold"]
+    config = governed.config.model_copy(update={"shed": NewestSettings()})
+    cluster.engine.classes.put("gold", cluster.engine.classes.govern("gold", config, governed.plant))
+    cluster.run(20.0)
+    virtual.check_books(cluster)
+    assert all(query.batches[-1].offset.plan.unit == "chosen" for query in queries)
+    found = cluster.status().classes["gold"].queries
+    assert {each.shed_reason for each in found.values()} == {"the newest batches are shed"}
 
 
 def test_a_stream_that_never_sent_is_missed_also_after_a_restart_of_its_query(virtual: Lab) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.control.shed.capacity_view import CapacityView, CapacityViews, Shown
 from penstock.control.shed.class_shedding import Chosen, ClassShedding
-from penstock.control.shed.room import Room, Rooms
 from penstock.control.tuning import TUNING
 from penstock.policies.quality.fairness import jain_index
 from penstock.policies.shedding.base import ShedObservation
@@ -65,20 +65,20 @@ def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_
 def test_rows_behind_a_shared_stream_take_as_much_of_the_window_as_others_and_are_worth_less(
     virtual: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observe, left = Rooms.observe, []
+    observe, left = CapacityViews.observe, []
 
-    def recording(rooms: Rooms, room: Room, *args: Any, **others: Any) -> ShedObservation:
-        seen = observe(rooms, room, *args, **others)
-        levels = np.array([rooms._level(query, room) for query in room.queries])
-        at = [query.key for query in room.queries].index("behind")
-        if at and 0.0 < room.fresh[at] < 1.0:
-            worth = float(room.parts[at].sic.sum())
-            rest = (seen.reported_sic[at] - worth) / (1.0 - room.fresh[at])
+    def recording(views: CapacityViews, view: CapacityView, shown: Shown) -> ShedObservation:
+        seen = observe(views, view, shown)
+        levels = np.array([views._level(query, view) for query in view.queries])
+        at = [query.key for query in view.queries].index("behind")
+        if at and 0.0 < view.new_fractions[at] < 1.0:
+            worth = float(view.batches[at].sic.sum())
+            rest = (seen.reported_sic[at] - worth) / (1.0 - view.new_fractions[at])
             made_up = levels.mean() + TUNING.made_up * (levels[at] - levels.mean())
-            left.append((rest / made_up, worth / room.fresh[at]))
+            left.append((rest / made_up, worth / view.new_fractions[at]))
         return seen
 
-    monkeypatch.setattr(Rooms, "observe", recording)
+    monkeypatch.setattr(CapacityViews, "observe", recording)
     cluster = virtual({"gold": CLASS}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
     cluster.add("writer", "gold", virtual.stream(cluster, 2 / machine.row_s), machine)

@@ -57,7 +57,7 @@ def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
     engine = cluster.engine
     assert len(engine.members.queries) == QUERIES
     assert len(cluster.status().to_json()["classes"]["gold"]["queries"]) == QUERIES
-    for held in (engine.ledger.sic._sources, engine.ledger.sic._known, engine.granting.shedding._long_s):
+    for held in (engine.ledger.sic._sources, engine.ledger.sic._known, engine.granting.shedding._batch_s):
         assert "gone0" not in held
     stays = cluster.add("stays", "gold", log)
     cluster.run(4.0)

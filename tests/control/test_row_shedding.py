@@ -12,8 +12,20 @@ import pytest
 
 from penstock.control.core.events import ChangeClass
 from penstock.control.core.granting import carried_plan
-from penstock.control.shed.by_window import Begun, begun, fates, highest, kept_windows, only_new
-from penstock.control.shed.by_worth import LEVELS, grouped, levels, spread
+from penstock.control.shed.strategies.utility_levels import (
+    LEVELS,
+    count_as_sample,
+    count_by_level,
+    level_starts,
+)
+from penstock.control.shed.strategies.window_history import (
+    WindowHistory,
+    highest_decided,
+    history_of,
+    is_past,
+    waiting_windows,
+    windows_of_plan,
+)
 from penstock.grants.plans import KEEP_ALL, SamplePlan, WindowPlan
 from penstock.grants.plans.values import NO_WINDOW, window_numbers
 from penstock.grants.selection import Range, read_range, select
@@ -131,18 +143,18 @@ def test_the_better_rows_of_one_query_go_before_the_worse_of_another(virtual: La
 
 def test_levels_are_exact_while_they_are_few_and_even_where_they_are_many() -> None:
     few = np.repeat([5.0, 1.0, 3.0], [10, 1000, 1])
-    assert levels(few, np.array([2.0])).tolist() == [1.0, 2.0, 3.0, 5.0]
+    assert level_starts(few, np.array([2.0])).tolist() == [1.0, 2.0, 3.0, 5.0]
     many = np.random.default_rng(1).lognormal(size=10_000)
-    ends = levels(many)
+    ends = level_starts(many)
     assert ends.size == LEVELS
-    counts = np.bincount(grouped([many], ends).level, weights=grouped([many], ends).rows)
+    counts = np.bincount(count_by_level([many], ends).level, weights=count_by_level([many], ends).rows)
     assert counts.sum() == many.size
     assert counts.max() < 1.2 * many.size / LEVELS
 
 
 def test_rows_that_are_only_expected_are_spread_as_a_sample_is() -> None:
     rows = np.array([100, 7, 0])
-    made = spread(rows, np.array([1.0, 1.0, 1.0, 4.0]), np.array([1.0, 2.0, 4.0]))
+    made = count_as_sample(rows, np.array([1.0, 1.0, 1.0, 4.0]), np.array([1.0, 2.0, 4.0]))
     assert np.bincount(made.segment, weights=made.rows, minlength=3).tolist() == [100, 7, 0]
     assert made.rows[made.segment == 0].tolist() == [75, 25]
     assert set(made.level.tolist()) == {0, 2}
@@ -186,34 +198,34 @@ def test_both_streams_of_a_query_keep_the_same_windows(virtual: Lab) -> None:
 
 
 def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
-    before = begun([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
-    found = fates(np.array([5, 6, 6, 7, 8]), np.array([8]), before)
+    before = history_of([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
+    found = waiting_windows(np.array([5, 6, 6, 7, 8]), np.array([8]), before)
     assert found.number.tolist() == [5, 6, 7, 8]
-    assert found.go_on.tolist() == [True, False, False, False]
+    assert found.continued.tolist() == [True, False, False, False]
     assert found.broken.tolist() == [False, True, False, True], "6 was shed before, 8 is late"
-    assert found.fresh.tolist() == [False, False, True, False]
-    assert highest(found.number, before) == 8
-    assert highest(np.array([NO_WINDOW]), before) == 6
+    assert found.undecided.tolist() == [False, False, True, False]
+    assert highest_decided(found.number, before) == 8
+    assert highest_decided(np.array([NO_WINDOW]), before) == 6
 
 
 def test_a_kept_window_is_remembered_for_rows_that_come_out_of_order() -> None:
-    before = begun([WindowPlan(size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
-    found = fates(np.array([99, 101, 102]), np.array([99]), before)
-    kept = kept_windows(found, np.array([False, True, False]), before)
+    before = history_of([WindowPlan(size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
+    found = waiting_windows(np.array([99, 101, 102]), np.array([99]), before)
+    kept = windows_of_plan(found, np.array([False, True, False]), before)
     assert kept == (95, 101), "3 is long ago, 99 is broken"
 
 
 def test_windows_that_began_while_everything_was_kept_go_on() -> None:
-    found = fates(np.array([NO_WINDOW, 5, 6]), np.empty(0, np.int64), Begun(whole_upto=5))
-    assert found.go_on.tolist() == [False, True, False]
-    assert found.fresh.tolist() == [True, False, True]
+    found = waiting_windows(np.array([NO_WINDOW, 5, 6]), np.empty(0, np.int64), WindowHistory(whole_upto=5))
+    assert found.continued.tolist() == [False, True, False]
+    assert found.undecided.tolist() == [True, False, True]
 
 
 def test_what_was_decided_about_windows_is_forgotten_only_when_nothing_of_them_waits() -> None:
-    before = begun([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
-    assert not only_new(np.array([5, 7, 8]), before)
-    assert only_new(np.array([NO_WINDOW, 7, 8]), before)
-    assert only_new(np.array([5]), Begun())
+    before = history_of([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
+    assert not is_past(before, np.array([5, 7, 8]))
+    assert is_past(before, np.array([NO_WINDOW, 7, 8]))
+    assert is_past(WindowHistory(), np.array([5]))
 
 
 def test_a_tick_carries_what_was_decided_about_windows() -> None:
@@ -224,7 +236,9 @@ def test_a_tick_carries_what_was_decided_about_windows() -> None:
 
 
 def test_windows_of_another_size_say_nothing() -> None:
-    assert begun([WindowPlan(size_us=20, windows=(1,), decided=6), KEEP_ALL], 10, None) == Begun()
+    assert (
+        history_of([WindowPlan(size_us=20, windows=(1,), decided=6), KEEP_ALL], 10, None) == WindowHistory()
+    )
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -260,4 +274,4 @@ def test_a_shedder_that_its_streams_cannot_have_is_refused_while_the_class_runs(
     with pytest.raises(InvalidInputError, match="a timestamp column of stream s; got: 'amount'"):
         cluster.command(ChangeClass("gold", change))
     cluster.command(ChangeClass("gold", {**change, "shedder_settings": {"size": "1s", "column": "at"}}))
-    assert cluster.engine.classes["gold"].settings.column == "at"
+    assert cluster.engine.classes["gold"].config.shed.column == "at"

@@ -17,14 +17,13 @@ from tests.test_imports import LAYERS
 
 from penstock.config.flow import CapacityConfig, ClassConfig, FlowConfig
 from penstock.config.mistakes import Part
+from penstock.config.shed_settings import SampleSettings, ShedSettings
 from penstock.config.shedding import (
     BalanceSicSettings,
     KeySettings,
     OldestSettings,
     RandomSettings,
     RangeSettings,
-    SampleSettings,
-    ShedSettings,
     UtilitySettings,
     WindowSettings,
 )

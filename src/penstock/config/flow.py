@@ -38,7 +38,8 @@ from penstock.config.mistakes import (
     unknown_name,
 )
 from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
-from penstock.config.shedding import AnyShed, SampleSettings, Settings, ShedSettings, WindowSettings
+from penstock.config.shed_settings import SampleSettings, ShedSettings
+from penstock.config.shedding import AnyShed
 from penstock.grants.plans.sampling import Sampling
 from penstock.policies.capacity import CAPACITY_POLICIES, CapacityPolicy, capacity_policy
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
@@ -164,13 +165,7 @@ class ClassConfig(Part):
                 "write shed: {by: oldest, within: class}, or leave manager out",
                 "shed",
             )
-        if isinstance(self.shed, WindowSettings) and self.shed.size_s > self.target_s:
-            raise refused(
-                "must be at most the target: a longer window never waits whole",
-                f"{self.shed.size_s:g}s for a target of {self.target_s:g}s",
-                "give the class a longer target, or let it shed something else",
-                *("shed", "size"),
-            )
+        self.shed.check_target(self.target_s)
 
     def query_class(self, name: str) -> QueryClass:
         """The class as the control plane knows it."""
@@ -203,15 +198,9 @@ class ClassConfig(Part):
         """What chooses over all its queries; `None` where each query sheds by itself."""
         return self.shed.shedder
 
-    def shedder_config(self) -> Settings | None:
-        """The settings of the class's shedder, if it has one."""
-        return self.shed.shedder_config()
-
     def build_shedder(self, seed: int) -> Shedder | None:
-        """The class's shedder, if it has one, with the seed of its coins."""
-        settings = self.shedder_config()
-        shedder: Shedder | None = None if settings is None else settings.build(seed)
-        return shedder
+        """Builds the class's shedder, if it has one, with the seed of its coins."""
+        return self.shed.build_shedder(seed)
 
     @property
     def headroom_given(self) -> bool:
@@ -221,7 +210,7 @@ class ClassConfig(Part):
     @property
     def sheds_by_key(self) -> bool:
         """Whether its streams must declare a key."""
-        return self.sampling == "key" or self.shedder == "cohort"
+        return self.sampling == "key" or self.shed.traits.chooses == "keys"
 
     def changed(self, changes: Mapping[str, Any], where: str = "the class") -> ClassConfig:
         """The class with some keys changed while it runs.

@@ -13,7 +13,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError, ValidationInfo
 
 from penstock.config.mistakes import refused, unknown_name
-from penstock.config.shedding import AnyShed, ShedSettings, as_written
+from penstock.config.shed_settings import ShedSettings, as_written
+from penstock.config.shedding import AnyShed
 from penstock.grants.plans.sampling import SAMPLINGS
 from penstock.policies.shedding import SHEDDERS
 

@@ -5,133 +5,41 @@ classes:
   silver: {target: 8s, shed: {by: utility, utility: "priority * amount"}}
   bulk: {target: 20s, shed: {by: window, size: 2s, column: at}}
 
-Each kind of shedding is a part with its settings. In some kinds each query sheds by itself, in others the
-class chooses over all its queries.
+Each kind of shedding is a class of settings. In some kinds each query sheds by itself, in others one shedder
+chooses over all queries of the class.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
-import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.config.mistakes import Part, Seconds, placing, refused
-from penstock.grants.plans.sampling import Sampling
+from penstock.config.mistakes import Seconds, placing, refused
+from penstock.config.shed_settings import (
+    ChoosingSettings,
+    OfQuery,
+    SampleSettings,
+    ShedSettings,
+    ShedTraits,
+)
 from penstock.grants.plans.values import check_window_column
-from penstock.policies.shedding import SHEDDERS, Shedder
+from penstock.policies.shedding.balance_sic import BalanceSicConfig
+from penstock.policies.shedding.cohort import CohortConfig
 from penstock.policies.shedding.semantic import SemanticConfig
-from penstock.policies.shedding.window import WindowConfig
 from penstock.streams.protocol import ARRIVAL
 
-Settings = Any
-"""Of a class's shedder: a kind below that looks into rows, or a configuration of a pure shedder; `build`
-makes the shedder."""
-
 Within = Literal["query", "class"]
-OfQuery = Literal["sample", "row", "segment", "key", "oldest"]
-"""Kinds in which each query can shed by itself."""
 
 _BUCKETS = 256
 """As `CohortConfig` has it."""
 
 
-class ShedSettings(Part):
-    """A kind of shedding. A subclass says what it is in the words of the control plane.
-
-    The control plane has three words. `sampling` is what a coin is tossed for in each query, `victims` is
-    whether the load manager Deadline sheds the oldest rows of each query instead, and `shedder` is what
-    chooses over all queries of the class.
-    """
-
-    by: str = Field(description="what is shed, e.g. sample")
-
-    def __str__(self) -> str:
-        """As a file has it: a name, or a mapping on one line."""
-        return as_written({"by": self.by, **self._given()})
-
-    def _given(self) -> dict[str, Any]:
-        """The settings that are not their defaults, as a file has them; `otherwise` is the last."""
-        found: dict[str, Any] = {}
-        for name, field in sorted(type(self).model_fields.items(), key=lambda each: each[0] == "otherwise"):
-            value = getattr(self, name)
-            if name != "by" and value != field.default:
-                is_time = name.endswith("_s") and isinstance(value, float)
-                found[field.alias or name] = f"{value:.12g}s" if is_time else value
-        return found
-
-    @property
-    def of_query(self) -> OfQuery:
-        """What each query sheds by itself, where the class does not choose."""
-        return "sample"
-
-    @property
-    def sampling(self) -> Sampling:
-        """What a coin is tossed for in each query."""
-        return _SAMPLINGS.get(self.of_query, "auto")
-
-    @property
-    def victims(self) -> Literal["uniform", "oldest"]:
-        """Which rows of a query Deadline sheds."""
-        return "oldest" if self.of_query == "oldest" else "uniform"
-
-    @property
-    def shedder(self) -> str | None:
-        """What chooses over all queries of the class; `None` where each query sheds by itself."""
-        return None
-
-    def shedder_config(self) -> Settings | None:
-        """The settings of the class's shedder, if it has one."""
-        return None
-
-    def under_any_manager(self) -> ShedSettings:
-        """The same, but for the oldest rows of each query, which Deadline alone sheds: a sample of them."""
-        if self.victims == "uniform":
-            return self
-        return SampleSettings() if self.shedder is None else self.model_copy(update={"otherwise": "sample"})
-
-
-_SAMPLINGS: Mapping[str, Sampling] = {"row": "row", "segment": "segment", "key": "key"}
-
-
-class SampleSettings(ShedSettings):
-    """Each query keeps a uniform sample of its rows."""
-
-    by: Literal["sample", "row", "segment"] = Field(
-        "sample", description="sample, or a coin for each row or segment"
-    )
-
-    @property
-    def of_query(self) -> OfQuery:
-        return self.by
-
-
-class ChoosingSettings(ShedSettings):
-    """The class chooses over all its queries."""
-
-    otherwise: OfQuery = Field(
-        "sample",
-        description="what each query sheds where the class does not choose: "
-        "sample, row, segment, key or oldest",
-    )
-
-    @property
-    def of_query(self) -> OfQuery:
-        return self.otherwise
-
-    @property
-    def shedder(self) -> str | None:
-        return self.by
-
-    def shedder_config(self) -> Settings | None:
-        return SHEDDERS[self.by]()
-
-
 class _EitherSettings(ChoosingSettings):
-    """Each query sheds by itself, or the class chooses over all of them."""
+    """Each query sheds by itself, or one shedder chooses over all queries of the class."""
 
     within: Within = Field(
         "query",
@@ -145,7 +53,7 @@ class _EitherSettings(ChoosingSettings):
     @property
     @abstractmethod
     def _alone(self) -> OfQuery:
-        """What it is within a query."""
+        """What each query sheds where it sheds by itself."""
 
     @property
     def shedder(self) -> str | None:
@@ -154,10 +62,7 @@ class _EitherSettings(ChoosingSettings):
     @property
     @abstractmethod
     def _chooser(self) -> str:
-        """The shedder that it is within the class."""
-
-    def shedder_config(self) -> Settings | None:
-        return SHEDDERS[self._chooser]() if self.within == "class" else None
+        """The shedder that chooses within the class."""
 
     @model_validator(mode="after")
     def _consistent(self) -> _EitherSettings:
@@ -173,6 +78,8 @@ class _EitherSettings(ChoosingSettings):
 class KeySettings(_EitherSettings):
     """All rows of a key are kept or shed together. Within the class all queries keep the same keys."""
 
+    traits: ClassVar[ShedTraits] = ShedTraits("keys")
+
     by: Literal["key"] = Field("key", description="key")
     buckets: int = Field(
         _BUCKETS, ge=2, description="within the class, buckets of the keys' hash, e.g. 256; 2 or more"
@@ -186,8 +93,8 @@ class KeySettings(_EitherSettings):
     def _chooser(self) -> str:
         return "cohort"
 
-    def shedder_config(self) -> Settings | None:
-        return SHEDDERS["cohort"](self.buckets) if self.within == "class" else None
+    def _shedder_config(self) -> Any:
+        return CohortConfig(self.buckets)
 
 
 class OldestSettings(_EitherSettings):
@@ -213,18 +120,22 @@ class RandomSettings(ChoosingSettings):
 class BalanceSicSettings(ChoosingSettings):
     """The class keeps what evens out SIC over its queries."""
 
+    traits: ClassVar[ShedTraits] = ShedTraits("segments", may_exceed_turn=True)
+
     by: Literal["balance-sic"] = Field("balance-sic", description="balance-sic")
     projection: bool = Field(True, description="true subtracts what waits from what was reported")
 
-    def shedder_config(self) -> Settings | None:
-        return SHEDDERS["balance-sic"](self.projection)
+    def _shedder_config(self) -> Any:
+        return BalanceSicConfig(self.projection)
 
 
 # -- by what is in the rows -----------------------------------------------------------------------
 
 
 class SemanticSettings(ChoosingSettings):
-    """The class keeps the rows that are worth most, looked up in their columns."""
+    """The class keeps the rows that are worth most. What a row is worth is looked up in its columns."""
+
+    traits: ClassVar[ShedTraits] = ShedTraits("worth", may_exceed_turn=True)
 
     by: Literal["utility", "range"] = Field("utility", description="utility or range")
 
@@ -232,15 +143,13 @@ class SemanticSettings(ChoosingSettings):
     def shedder(self) -> str | None:
         return "semantic"
 
-    def shedder_config(self) -> Settings | None:
-        return self
-
-    def build(self, seed: int) -> Shedder:
-        """The shedder, with the seed of its coins."""
-        return self._pure().build(seed)
-
-    def _pure(self) -> SemanticConfig:
+    def _shedder_config(self) -> SemanticConfig:
         return SemanticConfig(self.by)
+
+    def check_columns(self, schema: pa.Schema, stream: str, event_time: str | None) -> None:
+        from penstock.cql.scalar import compile_number  # only where it is needed: sqlglot is large
+
+        compile_number(self.worth, schema, stream)
 
     @property
     @abstractmethod
@@ -249,7 +158,7 @@ class SemanticSettings(ChoosingSettings):
 
     @property
     def inside(self) -> float:
-        """A key that is shed first, by range."""
+        """A key that lies in the range which is shed first."""
         return 0.0
 
 
@@ -264,7 +173,7 @@ class UtilitySettings(SemanticSettings):
     @field_validator("utility")
     @classmethod
     def _an_expression(cls, utility: str) -> str:
-        from penstock.cql.scalar import check_syntax  # only where it is needed: sqlglot is large
+        from penstock.cql.scalar import check_syntax
 
         with placing():
             check_syntax(utility)
@@ -286,11 +195,17 @@ class RangeSettings(SemanticSettings):
     @model_validator(mode="after")
     def _leaves_some(self) -> RangeSettings:
         with placing():
-            self._pure()
+            self._shedder_config()
         return self
 
-    def _pure(self) -> SemanticConfig:
+    def _shedder_config(self) -> SemanticConfig:
         return SemanticConfig(self.by, self.shed_from, self.shed_to)
+
+    def check_columns(self, schema: pa.Schema, stream: str, event_time: str | None) -> None:
+        from penstock.cql.scalar import compile_number, quoted
+
+        compile_number(quoted(self.key), schema, stream)
+        super().check_columns(schema, stream, event_time)
 
     @property
     def worth(self) -> str:
@@ -316,6 +231,8 @@ def _written(end: float) -> str:
 class WindowSettings(ChoosingSettings):
     """Windows are kept or shed whole."""
 
+    traits: ClassVar[ShedTraits] = ShedTraits("windows")
+
     by: Literal["window"] = Field("window", description="window")
     size_s: Seconds = Field(alias="size", description="how long a window is, e.g. 2s")
     column: str | None = Field(
@@ -329,12 +246,17 @@ class WindowSettings(ChoosingSettings):
             raise refused("must be a microsecond or more", f"{size_s:g}s", "for example 2s")
         return size_s
 
-    def shedder_config(self) -> Settings | None:
-        return self
+    def check_target(self, target_s: float) -> None:
+        if self.size_s > target_s:
+            raise refused(
+                "must be at most the target: a longer window never waits whole",
+                f"{self.size_s:g}s for a target of {target_s:g}s",
+                "give the class a longer target, or let it shed something else",
+                *("shed", "size"),
+            )
 
-    def build(self, seed: int) -> Shedder:
-        """The shedder, with the seed of its coins."""
-        return WindowConfig().build(seed)
+    def check_columns(self, schema: pa.Schema, stream: str, event_time: str | None) -> None:
+        check_window_column(schema, self.column_of(event_time), stream)
 
     def column_of(self, event_time: str | None) -> str:
         """The column with a row's time: the one that is named, else the stream's own, else its arrival."""
@@ -346,14 +268,6 @@ class WindowSettings(ChoosingSettings):
 
 
 # -- the key --------------------------------------------------------------------------------------
-
-
-def as_written(shed: Mapping[str, Any]) -> str:
-    """`shed` as a file has it on one line: a name, or a mapping where it has settings."""
-    if list(shed) == ["by"]:
-        return str(shed["by"])
-    text: str = yaml.safe_dump(dict(shed), default_flow_style=True, sort_keys=False, width=10_000)
-    return text.strip()
 
 
 def _with_by(value: object) -> object:
@@ -384,22 +298,3 @@ AnyShed = Annotated[
     BeforeValidator(_with_by),
 ]
 """What `shed` may be."""
-
-
-def check_columns(settings: Settings, schema: pa.Schema, stream: str, event_time: str | None) -> None:
-    """Refuses a stream that lacks the columns which a shedder looks into, or has other types there.
-
-    Args:
-        settings: The shedder's.
-        schema: The stream's columns.
-        stream: Its name.
-        event_time: The column that it declares, if any.
-    """
-    if isinstance(settings, SemanticSettings):
-        from penstock.cql.scalar import compile_number, quoted
-
-        if isinstance(settings, RangeSettings):
-            compile_number(quoted(settings.key), schema, stream)
-        compile_number(settings.worth, schema, stream)
-    if isinstance(settings, WindowSettings):
-        check_window_column(schema, settings.column_of(event_time), stream)

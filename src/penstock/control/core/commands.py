@@ -10,6 +10,7 @@ from penstock.control.core import events as ev
 from penstock.control.core.instructions import ManagerChanged, Recorded
 from penstock.control.core.status import status
 from penstock.control.decide.cycle import SafetyLimits
+from penstock.control.shed.strategies import strategy_for
 from penstock.control.state.classes import check_stream
 from penstock.control.state.sharing import RUNNING
 from penstock.policies.load.base import describe_manager
@@ -80,14 +81,13 @@ def _change_class(engine: Engine, command: ev.ChangeClass, at: Moment) -> None:
     config = before.config.changed(command.changes, f"class {name}")
     _check_change(engine, name, before.config, config)
     if config.manager == before.config.manager and config.settings == before.config.settings:
-        settings = config.shedder_config()
-        same = config.shedder == before.config.shedder and settings == before.settings
+        same = config.shed == before.config.shed
         governed = replace(
             before,
             config=config,
             period_s=config.manager_config().period_s(config.target_s),
             shedder=before.shedder if same else config.build_shedder(flow.seed),
-            settings=settings,
+            strategy=strategy_for(config.shed),
         )
         governed.cycle.limits = SafetyLimits(config.min_keep_fraction)
         governed.cycle.dry_run = config.dry_run or flow.dry_run

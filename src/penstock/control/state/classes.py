@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.config.flow import ClassConfig
-from penstock.config.shedding import Settings, check_columns
 from penstock.control.decide.cycle import CheckedManager, Recorder, SafetyLimits
 from penstock.control.decide.observing import ClassPlant
 from penstock.control.schedule.shares import LEAST_SHARE
+from penstock.control.shed.strategies import strategy_for
+from penstock.control.shed.strategies.base import ShedStrategy
 from penstock.policies.shedding.base import Shedder
 from penstock.streams.tailing import StreamInfo
 from penstock.vocabulary.errors import InvalidInputError
@@ -28,10 +29,9 @@ class GovernedClass:
     period_s: float
     """How often a manager decides that does not give grants."""
     shedder: Shedder | None = None
-    """What is shed over all its queries; `None` for a sample of each query's rows."""
-
-    settings: Settings = None
-    """The shedder's."""
+    """What chooses over all queries of the class; `None` where each query sheds by itself."""
+    strategy: ShedStrategy | None = None
+    """How the shedder is asked, and how its decisions are carried out; `None` where there is no shedder."""
 
 
 def govern(
@@ -48,8 +48,8 @@ def govern(
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = CheckedManager(manager, limits, config.dry_run or dry_run, recorder)
     period_s = manager.config.period_s(config.target_s)
-    shedder, settings = config.build_shedder(seed), config.shedder_config()
-    return GovernedClass(name, config, plant, cycle, manager.traits, period_s, shedder, settings)
+    shedder, strategy = config.build_shedder(seed), strategy_for(config.shed)
+    return GovernedClass(name, config, plant, cycle, manager.traits, period_s, shedder, strategy)
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
@@ -82,4 +82,4 @@ def check_stream(config: ClassConfig, stream: StreamInfo, others: Iterable[Strea
             "give them the same key_buckets",
         )
     assert stream.user_schema is not None
-    check_columns(config.shedder_config(), stream.user_schema, stream.name, stream.event_time)
+    config.shed.check_columns(stream.user_schema, stream.name, stream.event_time)

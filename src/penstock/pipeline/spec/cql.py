@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from penstock.config.shedding import ShedSettings
+from penstock.config.shed_settings import ShedSettings
 from penstock.cql.analysis.estimating import estimated
 from penstock.cql.analysis.families import Family, families_of
 from penstock.cql.analysis.windowing import Mode, check_mode, default_mode, streams_read, tuple_by_tuple

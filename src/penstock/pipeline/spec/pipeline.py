@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.config.flow import FlowConfig, Place
 from penstock.config.mistakes import Part, placing, refused, unknown_name
-from penstock.config.shedding import WindowSettings, check_columns
+from penstock.config.shedding import WindowSettings
 from penstock.config.spark import SparkConfig
 from penstock.cql.analysis.families import Family
 from penstock.cql.analysis.windowing import Mode, streams_read
@@ -316,12 +316,12 @@ class PipelineConfig(FlowConfig):
     def _check_shed(self) -> None:
         """Refuses a class that sheds by columns that its streams lack, as far as these are declared."""
         for name, query in self.queries.items():
-            settings = self.classes[query.cls].shedder_config()
+            shed = self.classes[query.cls].shed
             for stream in self.governed_streams_of(name):
                 schema, time = self.streams[stream].arrow_schema(), self.streams[stream].event_time
                 if schema is not None:
                     with placing("classes", query.cls, "shed"):
-                        check_columns(settings, schema, stream, time)
+                        shed.check_columns(schema, stream, time)
         for cls in self.classes:
             times = self._times_of(cls)
             if self._wants_time(cls) and len(times) > 1:

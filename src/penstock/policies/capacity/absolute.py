@@ -20,7 +20,7 @@ from penstock.policies.capacity.dilos import Reserving
 
 @dataclass(frozen=True, slots=True)
 class Absolute(Reserving):
-    """A higher class has all it wants before a lower one has anything, but for what the lower never lends."""
+    """A higher class has all it wants before a lower class has more than the part that it never lends."""
 
     name: ClassVar[str] = "absolute"
 

@@ -19,7 +19,8 @@ class ClassUse:
         name: The class.
         priority: P_k.
         share: L_Ck, the part of the capacity that it has now; the shares of all classes are the whole.
-        load: L_k, the part that would process all of its input: u_k = load / share is its usage.
+        load: L_k, the part of the capacity that would process all input of the class. Its usage is
+            u_k = load / share.
         lendable_fraction: Part of its own share that it lends at most.
         borrow_limit_fraction: Part of the whole capacity that it borrows at most.
     """
@@ -110,16 +111,16 @@ def settle(shares: dict[str, float], uses: Sequence[ClassUse], budget: float) ->
 def share_out(
     shares: dict[str, float], wants: Mapping[str, float], uses: Sequence[ClassUse]
 ) -> dict[str, float]:
-    """From what each class has for certain: the rest meets what they want, then goes back to its owners."""
+    """Hands out what the given shares leave: first for what classes want, then back to its owners."""
     left = hand_out(shares, wants, uses, sum(use.share for use in uses) - sum(shares.values()))
     return settle(shares, uses, left)
 
 
 def kept_back(use: ClassUse, original: float) -> float:
-    """What a class keeps of its own share whatever it needs."""
+    """The part of its own share that a class never lends."""
     return original * (1.0 - use.lendable_fraction)
 
 
 def at_most(use: ClassUse, original: float, total: float) -> float:
-    """The most that a class may have, with what it may borrow."""
+    """The largest share that a class may have, including what it may borrow."""
     return original + use.borrow_limit_fraction * total

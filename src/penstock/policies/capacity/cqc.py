@@ -14,8 +14,8 @@ from penstock.vocabulary.errors import require_positive
 class Cqc:
     """Every class has its original share, L_Ck = P_k / sum P, whatever it needs.
 
-    A class that has nothing to do passes its turn on, so capacity is shared, but implicitly: nobody knows
-    how much, and a lightly loaded class runs in many small batches.
+    A class without work passes its turn on, so classes share capacity implicitly: nobody knows how much, and
+    a lightly loaded class runs in many small batches.
     """
 
     name: ClassVar[str] = "cqc"

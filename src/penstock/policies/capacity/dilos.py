@@ -22,8 +22,8 @@ RESERVE_FRACTION = 0.05
 def wanted(use: ClassUse, original: float, total: float, reserve_fraction: float) -> float:
     """The share that a class would end up with if it were alone.
 
-    With demand (u > 1) it is the load. With supply it is the load and the reserve. Between the two it is
-    what the class has: neither demand nor supply, so nothing moves at rest.
+    A class with demand (u > 1) wants its load. A class with supply wants its load and the reserve. Between
+    the two a class wants the share that it has, so that no capacity moves at rest.
     """
     reserve = reserve_fraction * original
     share = min(max(use.share, use.load), use.load + reserve)
@@ -44,7 +44,7 @@ class Reserving:
         require_fraction("reserve_fraction", self.reserve_fraction, "0.05 in pham2016")
 
     def wants(self, uses: Sequence[ClassUse]) -> dict[str, float]:
-        """By class the share that it would have if it were alone."""
+        """By class, the share that it would have if it were alone."""
         originals, total = original_shares(uses), sum(use.share for use in uses)
         return {use.name: wanted(use, originals[use.name], total, self.reserve_fraction) for use in uses}
 
@@ -53,13 +53,14 @@ class Reserving:
 class Dilos(Reserving):
     """Redundant capacity goes to the classes in need, the highest priority first.
 
-    1. A class keeps its original share as far as it wants it: it has no unmet demand, or at least that.
-    2. What others do not want meets the demands, the highest priority first.
-    3. What then remains goes back to classes below their original shares, the highest first.
+    1. A class keeps as much of its original share as it wants.
+    2. The capacity that no class wants for itself meets the demands of others, the highest priority first.
+    3. What then remains goes back to classes below their original shares, the highest priority first.
 
-    The text hands out only what classes supply *now*; who borrowed earlier would keep it while a higher
-    class goes short. Here borrowed capacity is up for redistribution every time, so what comes out does not
-    depend on who asked first: a class takes its own back from the borrowers of the lowest priority.
+    The paper hands out only what classes supply *now*: a class that borrowed earlier would keep the capacity
+    while a higher class goes short. Here borrowed capacity is redistributed every time, so the result does
+    not depend on which class asked first. A class takes its own share back from the borrowers of the lowest
+    priority.
     """
 
     name: ClassVar[str] = "dilos"

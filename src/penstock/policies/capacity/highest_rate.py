@@ -20,11 +20,11 @@ class Candidate:
 
 
 class HighestRate:
-    """Rounds: each query that can run has one turn a round, in the order of their rates.
+    """Gives each query that can run one turn in a round, in the order of their rates.
 
-    Plain highest rate would minimise the mean delay and starve whoever has a low rate. Queries whose rate is
-    not known go first and have every other turn besides, for that is how it becomes known: in a class that
-    has little of the time, a round of the others may take long.
+    Plain highest rate would minimise the mean delay and starve queries with a low rate. Queries whose rate is
+    not known go first and also have every other turn, because a rate becomes known only when the query runs.
+    In a class that has little of the time, a round of the other queries may take long.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class HighestRate:
         self._tried_last = False
 
     def next_of(self, candidates: Iterable[Candidate]) -> str | None:
-        """Whose turn it is; `took` then books it."""
+        """Returns the query whose turn it is; `took` then books the turn."""
         able = {candidate.key: candidate.rate_per_s for candidate in candidates}
         fresh = able.keys() - self._had_turn or able.keys()
         unknown = {key for key, rate in able.items() if rate is None}

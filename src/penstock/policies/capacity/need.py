@@ -1,4 +1,4 @@
-"""What queries need of the capacity, from their measured costs: the arithmetic of `flow.plan()`."""
+"""How much capacity queries need, by their measured costs: the arithmetic of `flow.plan()`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class QueryCost:
     Attributes:
         name: The query.
         rate_per_s: Rows that arrive a second.
-        row_s: What a row adds to a batch.
-        fixed_s: What a batch costs whatever it holds.
+        row_s: The time that a row adds to a batch.
+        fixed_s: The time that a batch takes however few rows it holds.
     """
 
     name: str
@@ -32,7 +32,7 @@ class QueryCost:
                 )
 
     def need(self, target_s: float, rows: bool = True) -> float:
-        """The part of the time that keeps it within a target; infinite if no part does.
+        """The part of the time that keeps the query within a target; infinite if no part does.
 
         A row that just missed a batch waits a cycle C and then for its own batch, so C + e C <= target with e
         the part of the time that the query has: as rate x row_s + fixed_s / C of it is needed,
@@ -41,7 +41,8 @@ class QueryCost:
 
         Args:
             target_s: The class's delay target.
-            rows: Whether its rows count; without them it is what is needed even if everything is shed.
+            rows: Whether the query's rows count. Without them, the result is the part that the query needs
+                even if all its rows are shed.
         """
         require_positive("delay target", target_s, "in seconds")
         starting = self.fixed_s / target_s
@@ -77,9 +78,10 @@ class ClassPlan:
         needs: Part of the time that its whole input needs within its target.
         queries: The same by query.
         gives: Part of the time that its priority gives it.
-        free: Part of the time that nobody needs, and what others leave of their own share.
+        free: Part of the time that no class needs, and what other classes leave of their own shares.
         feasible: Whether its target can be met at all, if need be by shedding.
-        least_target_s: If not, the smallest that could, the others keeping theirs; `None` if none could.
+        least_target_s: If not, the smallest target that could be met while the other classes keep their
+            targets; `None` if no target could.
     """
 
     name: str
@@ -92,7 +94,7 @@ class ClassPlan:
     least_target_s: float | None
 
     def sentences(self) -> list[str]:
-        """What there is to say about it."""
+        """Says in sentences what a user should know about the class."""
         needs = f"it needs {_part(self.needs)} of the time: its share gives {_part(self.gives)}"
         said = [f"{needs}, {_part(self.free)} more is free"]
         if not self.feasible:
@@ -105,7 +107,7 @@ class ClassPlan:
 
     @property
     def shed_fraction(self) -> float:
-        """Part of its time that is missing: about what would be shed."""
+        """The part of the time it needs that is missing: about the part of its rows that would be shed."""
         return max(0.0, 1.0 - (self.gives + self.free) / self.needs) if self.needs > 0 else 0.0
 
 

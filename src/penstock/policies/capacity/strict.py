@@ -15,12 +15,12 @@ MOST_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Strict(Reserving):
-    """A higher class loses nothing, or no larger part than any lower one, whatever their loads.
+    """A higher class loses nothing, or no larger part of its input than a lower class, whatever their loads.
 
-    DILoS promises that only to a higher class with no more load than the lower. Here, where a class would
-    keep a smaller part of its input than the next lower one, both are given the same part, which may pull in
-    their neighbours: pooling of adjacent violators, so no more capacity moves than the guarantee needs.
-    The guarantee goes before what classes lend and borrow at most.
+    DILoS promises that only to a higher class with no more load than the lower class. Here, where a class
+    would keep a smaller part of its input than the next lower class, both classes are given the same part.
+    That may pull in their neighbours too. Only adjacent violators are pooled, so no more capacity moves than
+    the guarantee needs. The guarantee goes before the limits on what classes lend and borrow.
     """
 
     name: ClassVar[str] = "strict"

@@ -22,7 +22,7 @@ class AlomaConfig(HeadroomConfig):
     """ALoMa's settings.
 
     Attributes:
-        headroom: Where the estimated capacity starts (0.8 in the thesis); it adjusts itself.
+        headroom: The estimated capacity at the start (0.8 in the thesis); the manager adjusts it.
         smallest_step: Least change of the keep fraction (the thesis's 1 %).
         refresh_periods: How often the smallest response time is doubled so that it can be set anew.
     """
@@ -59,7 +59,8 @@ class AlomaState:
     capacity: float = 0.0
     keep_fraction: float = 1.0
     smallest_s: FloatArray = field(default_factory=lambda: np.empty(0))
-    """Per output, NaN where none was seen yet; arrays, because converting lists took 70 % of a decision."""
+    """By output, the smallest delay; NaN where no delay was seen yet. This and the next are arrays, because
+    converting lists took 70 % of the time of a decision."""
     previous_s: FloatArray = field(default_factory=lambda: np.empty(0))
     since_refresh: int = 0
     readmissions_in_a_row: int = 0
@@ -67,7 +68,7 @@ class AlomaState:
 
 
 class AlomaManager(Manager[AlomaConfig, AlomaState]):
-    """Correct the estimated capacity wherever load and response time disagree.
+    """Corrects the estimated capacity wherever load and response time disagree.
 
     L is the load of what is admitted, capacity the estimate L_C. The state is OT when any output's mean
     delay exceeds the target, UT when any has passed its O point, else normal.
@@ -79,8 +80,8 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
         L <= capacity, otherwise, shedding       re-admit capacity - L
 
     x = 1 + log2(k) for the k-th time in a row. Rising and falling are by majority of the outputs concerned.
-    Drops compose: keep * (1 - x) and keep * (1 + x), by no less than 1 %. Uses only measured response
-    times, so it does not depend on the scheduler's fairness or on counting queues.
+    Drops compose: keep * (1 - x) and keep * (1 + x), by no less than 1 %. The manager uses only measured
+    response times, so it does not depend on the scheduler's fairness or on counting queues.
     """
 
     name = "aloma"

@@ -23,7 +23,7 @@ class AuroraConfig(HeadroomConfig):
 
 @dataclass(slots=True)
 class AuroraState:
-    """Open loop: only what its share of the capacity was multiplied by."""
+    """The manager is an open loop: it remembers only the factor of its share of the capacity."""
 
     share: float = 1.0
 

@@ -1,4 +1,4 @@
-"""What load managers share: validated configuration, JSON snapshots, from an allowance to a decision."""
+"""What load managers share: checked configurations, JSON snapshots, decisions made from an allowance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class ManagerConfig:
     """Settings that all load managers have.
 
     Attributes:
-        max_drop_fraction: Never shed more than this (99 % in pham2016 5.3.2.6): some output remains.
+        max_drop_fraction: The largest part that is shed (99 % in pham2016 5.3.2.6), so that some output
+            remains.
     """
 
     max_drop_fraction: float = 0.99
@@ -34,7 +35,7 @@ class ManagerConfig:
         return delay_target_s / 4
 
     def traits(self) -> ManagerTraits:
-        """What a plant must know of a manager with these settings."""
+        """What a plant must know about a manager with these settings."""
         return ManagerTraits()
 
 
@@ -109,9 +110,9 @@ class Manager(Generic[ConfigT, StateT]):
 def keep_for_allowance(observation: Observation, offered_s: float, allowed_s: float) -> float:
     """The keep fraction that lets `allowed_s` of new load in on top of what is already queued at the entry.
 
-    Rows at the entry are decided when they are read, so a keep fraction acts on those that wait as well
-    as on those to come. Of both together it must keep what was to be kept of the waiting ones and what
-    may come in, all in CPU seconds:
+    Rows at the entry are decided about when they are read, so a keep fraction acts on waiting rows as well as
+    on rows that are still to come. Of both together it must keep what was to be kept of the waiting rows, and
+    the new load that may come in, all in CPU seconds:
 
         keep = (keep_fraction * waiting_s + allowed_s) / (waiting_s + offered_s)
 
@@ -154,12 +155,12 @@ def decide_by_allowance(
 
 
 def wait_for_cost(observation: Observation, headroom: float | None) -> Decision:
-    """Before the first row has been processed nothing is known about cost: keep what is in force."""
+    """Leaves the keep fraction as it is: before the first row has been processed, no cost is known."""
     return Decision(observation.id, observation.keep_fraction, "no cost measured yet", headroom=headroom)
 
 
 def describe_estimate(estimated_s: float, observation: Observation, detail: str) -> str:
-    """The reason of managers that steer an estimated delay."""
+    """Returns the reason that managers give which steer an estimated delay."""
     return f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {detail}"
 
 

@@ -33,7 +33,7 @@ class BaselineConfig(HeadroomConfig):
 class BaselineState:
     inside_rows: float = 0.0
     share: float = 1.0
-    """What its share of the capacity was multiplied by."""
+    """The factor by which the class's share of the capacity has changed."""
 
 
 class BaselineManager(Manager[BaselineConfig, BaselineState]):
@@ -44,7 +44,7 @@ class BaselineManager(Manager[BaselineConfig, BaselineState]):
 
         allowed_rows = (delay_target_s + period_s) * headroom / cost_per_row_s - queue_rows
 
-    Feedback without design: it corrects the whole error at once.
+    This is feedback without design: the manager corrects the whole error at once.
     """
 
     name = "baseline"

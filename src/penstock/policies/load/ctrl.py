@@ -43,7 +43,7 @@ class CtrlState:
     last_error_s: float = 0.0
     last_u_rows: float = 0.0
     share: float = 1.0
-    """What its share of the capacity was multiplied by."""
+    """The factor by which the class's share of the capacity has changed."""
 
 
 class CtrlManager(Manager[CtrlConfig, CtrlState]):

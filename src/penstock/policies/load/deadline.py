@@ -1,4 +1,5 @@
-"""Deadline: ours. Rows wait in the log, where their age is known; a grant admits what can be in time."""
+"""Deadline, our own load manager. Rows wait in the log, where their age is known; a grant admits rows that
+can be in time."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ _MARGIN_MEMORY_TARGETS = 20.0
 """Delay targets after which a learned margin has decayed to a third."""
 
 _MOST_MARGIN = 0.8
-"""Of the target."""
+"""The largest margin, as a part of the target."""
 _MOST_BATCH_MARGIN = 0.25
-"""The same where a batch itself takes up to half of the target: more would leave nothing to admit."""
+"""The largest margin where grants are micro-batches. A batch takes up to half of the target, and a larger
+margin would leave no rows to admit."""
 
 
 _MAY_BE_ZERO = ("late_fraction", "overrun_fraction")
@@ -46,11 +48,12 @@ class DeadlineConfig(ManagerConfig):
             measured delays overrun (batches, unfair schedulers) and shrinks again slowly.
         grant_fraction: Time between grants.
         memory_fraction: How fast measured capacity is forgotten, in delay targets.
-        late_fraction: Part of a grant's rows that may be late: so many hopeless rows are sampled with the
-            others instead of being shed, so that every row has a known chance, as estimates need it.
+        late_fraction: Part of a grant's rows that may be late. Up to this part, hopeless rows are sampled
+            with the other rows instead of being shed. Every row then has a known chance, which
+            estimates need.
         overrun_fraction: Part by which a batch and the wait for the next one may take longer than planned
-            before rows are late that nobody has decided about. Rows are decided about so much earlier, and
-            on Spark turns are so much shorter.
+            before undecided rows are late. Rows are decided about earlier by this part, and on Spark turns
+            are shorter by this part.
     """
 
     max_drop_fraction: float = 1.0
@@ -97,7 +100,7 @@ class DeadlineState:
 
 
 class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
-    """Grant what completes in time, shed what would be late, leave the rest waiting undecided.
+    """Grants rows that complete in time, sheds rows that would be late, leaves the others undecided.
 
     With rows_per_s = headroom / cost, ahead_s = network_load_s / headroom the work already admitted, and
     full_s = work_ahead_fraction * target + period_s what the network should hold after the grant:
@@ -111,9 +114,9 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
 
         room_rows    = (length_s - fixed_s) / row_s
 
-    If more must be decided than there is room for, a uniform sample of them that fits is admitted
-    ("uniform"), or the newest that fit ("oldest" are shed). Otherwise the oldest waiting rows are
-    admitted until the room is used, and nothing is shed. The headroom is measured, never told.
+    If more rows must be decided about than there is room for, the manager admits a uniform sample of them
+    that fits (victims "uniform"), or the newest of them that fit (victims "oldest"). Otherwise it admits the
+    oldest waiting rows until the room is used, and sheds nothing. The headroom is measured, never given.
     """
 
     name = "deadline"
@@ -153,7 +156,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         return self._decision(observation, grant, admitted, reason)
 
     def _first_grant(self, observation: Observation) -> Decision:
-        """Nothing is known about cost yet: admit what arrived in the first stretch, however much waits."""
+        """Admits the rows that arrived first, however many wait, because no cost is known yet."""
         waiting = observation.waiting
         cut_s = float(waiting.arrival_s[0]) + self.config.work_ahead_fraction * observation.delay_target_s
         admitted = float(waiting.rows[waiting.arrival_s <= cut_s].sum())
@@ -163,7 +166,7 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         )
 
     def _margin(self, observation: Observation, full_s: float) -> float:
-        """Learns the slack: rises by a p95 overrun as fast as a grant shows, decays slowly."""
+        """Learns the margin. It rises with the overrun of the measured p95 delay, and decays slowly."""
         state, target_s, latest_s = self.state, observation.delay_target_s, observation.delay.p95_s
         state.margin_s *= math.exp(-observation.period_s / (_MARGIN_MEMORY_TARGETS * target_s))
         if latest_s is not None and latest_s > target_s:
@@ -199,22 +202,22 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
 
 
 def _newest(observation: Observation) -> float:
-    """Rows that arrived later than this, from now, are never hopeless.
+    """The time, relative to now, after which rows must have arrived to be never hopeless.
 
-    Where a micro-batch takes longer than the target nothing can be in time; the newest rows are let in all
-    the same, for late results are better than none.
+    Where a micro-batch takes longer than the target, no row can be in time. The newest rows are admitted all
+    the same, because late results are better than none.
     """
     return 0.0 if observation.batch is None else -observation.batch.cycle_s / 2
 
 
 def _room_in_batch(batch: BatchTiming, waiting_rows: float) -> tuple[float, float, float]:
-    """When this batch ends, when the next one does, and how many rows this one holds; one at the least."""
+    """When this batch ends, when the next batch ends, and how many rows this batch holds, at least one."""
     room_rows = max(1.0, (batch.length_s - batch.fixed_s) / batch.row_s)
     ahead_s = batch.fixed_s + batch.row_s * min(room_rows, waiting_rows)
     return ahead_s, batch.cycle_s + batch.length_s, room_rows
 
 
 def _rows_before(arrival_s: np.ndarray, upto: np.ndarray, before_s: float) -> float:
-    """Rows that arrived before a moment, to the resolution of the headers."""
+    """Counts the rows that arrived before a moment, to the resolution of the headers."""
     i = int(np.searchsorted(arrival_s, before_s, side="left"))
     return float(upto[i - 1]) if i > 0 else 0.0

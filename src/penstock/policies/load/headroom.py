@@ -6,7 +6,7 @@ import math
 
 SMALLEST_HEADROOM = 0.01
 LARGEST_HEADROOM = 64.0
-"""Above one when several cores are used; a bound only against runaway."""
+"""A headroom is above one when several cores are used. This bound only stops an estimate that runs away."""
 
 
 def clamp_headroom(headroom: float) -> float:
@@ -37,9 +37,9 @@ def toward_load(headroom: float, load: float) -> float:
 def from_busy_time(
     headroom: float | None, work_s: float, busy_s: float, period_s: float, memory_s: float
 ) -> float | None:
-    """Deadline: CPU seconds done in a second of having something to do, forgetting over `memory_s`.
+    """Deadline: CPU seconds done in a second with work, averaged over about `memory_s`.
 
-    Needs no overload and no converged delay: any busy period tells.
+    The estimate needs no overload and no converged delay: any busy period is enough.
     """
     if busy_s <= 0.0 or work_s <= 0.0:
         return headroom

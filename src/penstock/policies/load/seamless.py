@@ -17,7 +17,7 @@ from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import Decision, Expected, Observation
 
 ANOTHER_CAPACITY = 0.05
-"""A capacity that changed by a larger part is another one, and what was measured before is forgotten."""
+"""If the capacity changes by a larger part than this, delays that were measured before are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class SeamlessConfig(HeadroomConfig):
     """SEaMLeSS's settings.
 
     Attributes:
-        headroom: Where it starts; it adjusts itself.
-        controller: As CTRL's.
+        headroom: The headroom at the start; the manager adjusts it.
+        controller: The gains, as for CTRL.
         adjustment_periods: P, how many shedding periods an adjustment averages (best 20 to 40, 4.3.3.3).
     """
 
@@ -55,7 +55,7 @@ class SeamlessState:
 
 
 class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
-    """Steer the delay by the load that waits in the physical queues, whatever the network looks like.
+    """Steers the delay by the load that waits in the physical queues, whatever the network looks like.
 
         estimated_s = queued_load_s / headroom                                     (eq. 4.1, 4.2)
         error_s     = delay_target_s - estimated_s          (eq. 4.3 prints the sign reversed: erratum 1)
@@ -63,8 +63,8 @@ class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
         allowed_s   = u_s + headroom * period_s             to be compared with offered_load * period_s
 
     While shedding, the measured delay should converge to the target; where it converges to D' instead,
-    headroom <- headroom * target / D', every `adjustment_periods` shedding periods. Assumes a fair
-    scheduler: under a priority scheduler the queue of the low priority drains slower than estimated.
+    headroom <- headroom * target / D', every `adjustment_periods` shedding periods. The manager assumes
+    a fair scheduler: under a priority scheduler the queue of the low priority drains slower than estimated.
     """
 
     name = "seamless"

@@ -29,12 +29,12 @@ Aggregate = Literal["count", "sum", "avg"]
 AGGREGATES: tuple[Aggregate, ...] = ("count", "sum", "avg")
 
 LEAST_UNITS = 30
-"""From fewer no interval is given: the variance itself would rest on too little."""
+"""From fewer units no interval is given: the variance itself would rest on too little."""
 LEAST_FREEDOM = 5.0
 """Degrees of freedom that a variance must have. From 5 on `student_quantile` is right; see `_freedom`."""
 
 _ROUNDING = 1e-13
-"""Of the terms of a difference: below it lies what double precision cannot tell."""
+"""A difference below this part of its terms cannot be told from a rounding error of double precision."""
 
 WITHOUT_CHANCES: Mapping[str, str] = {
     "oldest": "which rows go depends on their age, not on chance",

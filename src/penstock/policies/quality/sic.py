@@ -86,7 +86,7 @@ class SlidingSums:
         return self._sums
 
     def left(self, now_s: float, after_s: float) -> FloatArray:
-        """The same over the slides that are still in the window so much later."""
+        """The sum of each series over the slides that are still in the window `after_s` later."""
         self.advance(now_s)
         count = max(0, len(self._ring) - max(0, round(after_s / self.slide_s)))
         stay = np.arange(self._slide - count + 1, self._slide + 1) % len(self._ring)
@@ -119,7 +119,7 @@ class SourceTimeWindow:
         self._first_slide[source] = np.minimum(self._first_slide[source], slide)
 
     def window_rows(self, now_s: float) -> FloatArray:
-        """|T_s| of each source, at least one."""
+        """|T_s| of each source, the tuples that it offers in a window; at least one."""
         counts = self._counts
         rows = counts.sums(now_s)
         watched_s = (counts.slide_of(now_s) + 1 - self._first_slide).astype(np.float64) * counts.slide_s
@@ -155,7 +155,7 @@ def query_sic(result_sic: FloatArray, offered_sic: FloatArray, heard_fraction: F
 
 @dataclass(frozen=True, slots=True)
 class BatchSic:
-    """Header of a batch: its tuples, and the SIC of all of them together. Empty batches carry SIC too."""
+    """The header of a batch: how many tuples it has, and their SIC together. Empty batches carry SIC too."""
 
     rows: int
     sic: float

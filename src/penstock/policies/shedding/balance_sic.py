@@ -41,11 +41,12 @@ class BalanceSicConfig:
 
 
 class BalanceSicShedder(BatchShedder):
-    """Assume that everything that waits is dropped, then give back where it is missed most.
+    """Assumes that all waiting batches are dropped, then keeps batches where they are missed most.
 
-    Starting from the projected SIC of each query: take the query with the lowest one (among equals one at
-    random), keep its batch with the highest SIC a row, raise its SIC by that, and so on until the capacity
-    is used. A query whose next batch does not fit is left alone from then on, the others go on.
+    The shedder starts from the projected SIC of each query. It takes the query with the lowest SIC (among
+    equal queries one at random), keeps the query's batch with the highest SIC a row, raises the query's SIC
+    by that of the batch, and so on until the capacity is used. Once a query's next batch does not fit, the
+    shedder keeps no more of this query and goes on with the others.
 
     This is algorithm 1 with erratum 4: batches of q' are kept until it passes q'', the lowest query whose SIC
     differs. It needs no priority queue. A query's batches come in falling order of their SIC a row, and its
@@ -90,7 +91,7 @@ class BalanceSicShedder(BatchShedder):
 
 
 def _order_of(keys: npt.NDArray[np.uint64]) -> IntArray:
-    """What a stable argsort gives, six times as fast where key and index fit into one number."""
+    """Returns what a stable argsort returns, six times as fast where key and index fit into one number."""
     if keys.size > 1 << _INDEX_BITS or keys.max(initial=np.uint64(0)) > _KEYS:
         return np.argsort(keys, kind="stable")
     packed = (keys << np.uint64(_INDEX_BITS)) | np.arange(keys.size, dtype=np.uint64)
@@ -99,10 +100,11 @@ def _order_of(keys: npt.NDArray[np.uint64]) -> IntArray:
 
 
 def _levels(start: FloatArray, sic: FloatArray, counts: IntArray) -> FloatArray:
-    """SIC of its query before each batch is kept; batches lie grouped by query.
+    """By batch, the SIC of its query before the batch is kept; batches are grouped by query.
 
-    Summed up query by query or, where there are fewer batches a query than queries, batch by batch for all
-    queries at once: never as one running sum, whose rounding would let queries with equal SIC differ.
+    The SIC is summed up query by query or, where there are fewer batches a query than queries, batch by batch
+    for all queries at once. One running sum over all queries would round differently for queries with equal
+    SIC.
     """
     ends = np.cumsum(counts)
     begins = ends - counts
@@ -123,7 +125,7 @@ def _levels(start: FloatArray, sic: FloatArray, counts: IntArray) -> FloatArray:
 
 
 def _fill_up(keep: BoolArray, rest: IntArray, query: IntArray, load: FloatArray, left: float) -> None:
-    """Keeps what still fits after the first batch that did not; each query up to its own first such batch."""
+    """Keeps batches that still fit after the first that did not; a query stops at its first such batch."""
     if rest.size == 0 or left < float(load[rest].min()):
         return
     # what does not fit now never will: it closes its query, and only batches before it can be kept

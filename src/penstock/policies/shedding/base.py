@@ -2,8 +2,8 @@
 
 A shedder decides for a whole class at once, each control period, over the waiting batches of all its queries.
 A batch is whatever a plant can drop as one: a segment of the log, a batch in a node's input buffer, or one
-key bucket of either. Only headers are looked at, an array a field; a dropped batch is never decoded. How much
-may be kept comes from the load manager.
+key bucket of either. A shedder looks at headers only, an array a field; a dropped batch is never decoded. The
+load manager says how much may be kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Unit = Literal["row", "segment", "key"]
 """What is kept or dropped as one, as in a grant's plan."""
 
 _ROUNDING = 1.0 + 1e-12
-"""A batch that fits but for the last bit of a sum fits."""
+"""A batch fits also where only the rounding of a sum says that it does not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,14 +29,14 @@ class WaitingBatches:
     """Headers of waiting batches, one array a field, in order of arrival.
 
     Attributes:
-        query: Which query each belongs to, an index into the arrays by query.
-        rows: Its rows; 0 for an empty batch that only carries SIC.
-        sic: SIC of all its rows together.
-        arrival_min_s: When its first row arrived.
-        arrival_max_s: When its last row arrived.
-        window: Number of the query's window that it belongs to; for `window`.
-        key: Key of its rows, or number of their key bucket; for `semantic` by range.
-        utility: What it is worth in the user's own terms; for `semantic` by utility.
+        query: The query that each batch belongs to, as an index into the arrays by query.
+        rows: How many rows each batch has; 0 for an empty batch that only carries SIC.
+        sic: The SIC of all rows of each batch together.
+        arrival_min_s: When the first row of each batch arrived.
+        arrival_max_s: When the last row of each batch arrived.
+        window: Number of the query's window that each batch belongs to; for `window`.
+        key: Key of the rows of each batch, or number of their key bucket; for `semantic` by range.
+        utility: What each batch is worth in the user's own terms; for `semantic` by utility.
     """
 
     query: IntArray
@@ -124,16 +124,16 @@ class ShedDecision:
     """Which of the waiting batches are kept.
 
     Attributes:
-        observation_id: What it answers.
+        observation_id: The number of the observation that the decision answers.
         keep: Which batches are kept, wholly or in part.
         keep_fraction: Part of each batch's rows that is kept, where a shedder samples inside batches.
         unit: What is kept or dropped as one.
-        reason: Why.
-        expected_sic: Each query's SIC that should come of it.
-        kept_load: What is kept, in the unit of the capacity.
+        reason: Why the shedder decided so.
+        expected_sic: By query, the SIC that should follow from the decision.
+        kept_load: How much is kept, in the unit of the capacity.
         keep_probability: Chance with which each row was kept, where it is known and the same for all: an
             estimate with an interval needs it.
-        seed: Of the coins that the plant tosses inside batches.
+        seed: The seed of the coins that the plant tosses inside batches.
     """
 
     observation_id: int
@@ -153,11 +153,6 @@ class Shedder(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def knows_probability(self) -> bool:
-        """Whether rows are kept with a known chance, so that estimates have intervals."""
-        ...
-
     def decide(self, observation: ShedObservation) -> ShedDecision: ...
 
 
@@ -165,7 +160,6 @@ class BatchShedder:
     """Base of the shedders: the seed of their coins, and the case in which nothing needs to be shed."""
 
     name: ClassVar[str]
-    knows_probability: ClassVar[bool] = False
 
     def __init__(self, config: Any, seed: int = 0) -> None:
         self.config, self.seed = config, seed
@@ -182,7 +176,7 @@ class BatchShedder:
         raise NotImplementedError
 
     def coins(self, observation: ShedObservation) -> np.random.Generator:
-        """Fixed by the seed and the observation, so that a replay decides alike."""
+        """Coins that the seed and the observation fix, so that a replay decides alike."""
         return np.random.default_rng((self.seed, observation.id))
 
 
@@ -191,7 +185,8 @@ def projected_sic(observation: ShedObservation, less_buffer: bool = True) -> Flo
 
         projected = reported_sic - SIC of its waiting batches + admitted_sic
 
-    Of a query that nobody has reported on yet nothing can be subtracted: it begins at what was admitted.
+    A query that no coordinator has reported on yet begins at the SIC that was admitted: there is no report to
+    subtract from.
     """
     known = ~np.isnan(observation.reported_sic)
     reported = np.where(known, observation.reported_sic, 0.0)
@@ -211,7 +206,7 @@ def decision(
     keep_fraction: FloatArray | None = None,
     **details: Any,
 ) -> ShedDecision:
-    """A decision with what it should bring about."""
+    """Makes a decision, with the effect that it should have."""
     part = keep if keep_fraction is None else keep_fraction
     batches = observation.batches
     kept_sic = np.bincount(batches.query, weights=batches.sic * part, minlength=observation.queries)
@@ -225,8 +220,8 @@ def decision(
 def fitting(order: IntArray, load: FloatArray, capacity: float) -> int:
     """How many of the batches, in an order of preference, are kept until the next one does not fit.
 
-    The first is kept however large it is, if there is any capacity: else a batch larger than a period's
-    capacity would stop its query, or all of them, for ever.
+    The first batch is kept however large it is, if there is any capacity. Otherwise a batch larger than a
+    period's capacity would stop its query, or all queries, for ever.
     """
     if order.size == 0 or capacity <= 0:
         return 0
@@ -236,14 +231,14 @@ def fitting(order: IntArray, load: FloatArray, capacity: float) -> int:
 
 
 def keep_in_order(order: IntArray, load: FloatArray, capacity: float) -> BoolArray:
-    """Keeps whole batches in an order of preference while they fit; those that cost nothing always."""
+    """Keeps whole batches in an order of preference while they fit, and all batches that cost nothing."""
     keep = load <= 0
     keep[order[: fitting(order, load, capacity)]] = True
     return keep
 
 
 def describe(observation: ShedObservation, keep: BoolArray, load: FloatArray, how: str) -> str:
-    """The reason of shedders that drop whole batches."""
+    """Returns the reason that shedders give which drop whole batches."""
     return (
         f"{float(load.sum()):.4g} waits for {observation.capacity:.4g}: "
         f"{int(keep.sum())} of {keep.size} batches kept, {how}"

@@ -32,7 +32,7 @@ class CohortConfig:
 
 
 class CohortShedder(BatchShedder):
-    """One keep fraction for all queries of the class, tossed by key: keep = capacity / load in whole buckets.
+    """Keeps the same part of the keys for all queries of the class: keep = capacity / load in whole buckets.
 
     The plant keeps the first buckets in an order that the seed fixes (a grant's plan by key). The seed stays,
     so a smaller cohort is part of a larger one, and both sides of a join keep the same keys. What a key is
@@ -40,7 +40,6 @@ class CohortShedder(BatchShedder):
     """
 
     name = "cohort"
-    knows_probability = True
 
     def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
         buckets = self.config.buckets

@@ -34,8 +34,8 @@ class TupleCost:
         cost_per_row_s = measured_s / rows          (eq. 5.2: the measured interval, not the nominal one)
         keep_rows      = interval_s / cost_per_row_s   (eq. 5.3)
 
-    averaged over the last `memory` intervals. `measured_s` is to be the time in which there was something to
-    do: an idle node would take its own idleness for cost, and shed for ever after.
+    averaged over the last `memory` intervals. `measured_s` must be the time in which there was work to
+    do: otherwise an idle node would take its idle time for cost, and shed for ever after.
     """
 
     def __init__(self, config: TupleCostConfig | None = None) -> None:

@@ -28,7 +28,8 @@ class OldestConfig:
 class OldestShedder(BatchShedder):
     """Keeps the newest batches, by the arrival of their last row, until the next older one does not fit.
 
-    The choice depends on time, so no row has a known chance, and results stand on the end of each period.
+    The choice depends on time, so no row has a known chance of being kept, and results are made from the rows
+    at the end of each period.
     """
 
     name = "oldest"

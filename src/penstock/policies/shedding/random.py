@@ -24,14 +24,13 @@ class RandomConfig:
 
 
 class RandomShedder(BatchShedder):
-    """Every batch has the same chance, whosever it is.
+    """Every batch has the same chance of being kept, whichever query it belongs to.
 
     Batches are taken in a random order until the next one does not fit: a cluster sample of the buffer. Every
     query keeps the same part of its rows on average, whatever they are worth.
     """
 
     name = "random"
-    knows_probability = True
 
     def _choose(self, observation: ShedObservation, load: FloatArray) -> ShedDecision:
         order = self.coins(observation).permutation(load.size)

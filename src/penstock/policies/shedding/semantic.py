@@ -19,7 +19,7 @@ from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import FloatArray
 
 _NONE = -1e308
-"""So low is only what a plant gives rows that have no utility."""
+"""Only the value that a plant gives to rows without a utility is as low as this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,9 @@ class SemanticConfig:
 class SemanticShedder(BatchShedder):
     """Keeps batches in falling order of utility, equals in random order, until the next does not fit.
 
-    By range a batch inside has utility 0 and one outside 1: those inside are shed first, and only if that is
-    not enough others too. To cut inside segments a plant gives each key bucket of a segment as a batch.
+    By range, a batch inside the range has utility 0 and a batch outside has 1. Batches inside are shed first,
+    and batches outside only if that is not enough. A plant that cuts inside segments shows each key bucket
+    of a segment as a batch.
     """
 
     name = "semantic"

@@ -29,7 +29,7 @@ class WindowConfig:
 
 
 class WindowShedder(BatchShedder):
-    """Fewer answers, each of them complete: an aggregate over a window that is kept is exact.
+    """Keeps or drops whole windows: there are fewer answers, and an aggregate over a kept window is exact.
 
     Windows are kept in an order that a hash of (seed, query, window) fixes, while all their waiting batches
     fit. The hash does not change, so a window whose batches wait in two periods is, load permitting, kept in

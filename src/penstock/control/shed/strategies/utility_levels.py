@@ -1,0 +1,80 @@
+"""Levels of utility: rows of about the same worth are one batch for the shedder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.grants.plans.values import Values
+from penstock.policies.quality.sic import IntArray
+
+LEVELS = 32
+"""The most levels of utility that there are: the shedder sees one batch for each level of a segment."""
+SAMPLE_ROWS = 4096
+"""The most rows of a query's last grant whose worth is remembered: its next rows are taken to be alike."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelCounts:
+    """How many rows of each segment lie on each level, without pairs that have no rows.
+
+    Attributes:
+        segment: The index of the segment.
+        level: The index of the level, or of the window.
+        rows: How many rows of the segment lie on the level.
+    """
+
+    segment: IntArray
+    level: IntArray
+    rows: IntArray
+
+
+def count_by_level(values: Sequence[Values | IntArray], starts: Values | IntArray) -> LevelCounts:
+    """Counts the rows of segments by level.
+
+    Args:
+        values: By segment, the values of its rows.
+        starts: Where each level starts, in rising order; no value is below the first.
+    """
+    if not values:
+        return LevelCounts(*(np.empty(0, np.int64) for _ in range(3)))
+    sizes = [of_segment.size for of_segment in values]
+    level = np.searchsorted(starts, np.concatenate(values), side="right") - 1
+    index = np.repeat(np.arange(len(sizes)), sizes) * starts.size + level
+    counts = np.bincount(index, minlength=len(sizes) * starts.size)
+    found = np.flatnonzero(counts)
+    return LevelCounts(found // starts.size, found % starts.size, counts[found])
+
+
+def level_starts(*values: Values) -> Values:
+    """Returns where levels start. Each value has its own level while there are at most `LEVELS` values.
+
+    Where there are more, about as many rows lie on each level.
+    """
+    ordered = np.sort(np.concatenate(values))
+    new = np.concatenate([[True], ordered[1:] > ordered[:-1]]) if ordered.size else np.empty(0, np.bool_)
+    few = int(new.sum()) <= LEVELS
+    starts: Values = ordered[new] if few else np.unique(ordered[np.arange(LEVELS) * ordered.size // LEVELS])
+    return starts
+
+
+def count_as_sample(rows: IntArray, sample: Values, starts: Values) -> LevelCounts:
+    """Guesses how many rows of batches lie on each level, in the proportions of a sample.
+
+    Args:
+        rows: By batch, how many rows it has; nothing else is known of these rows.
+        sample: What the rows of the sample are worth.
+        starts: Where each level starts.
+    """
+    counts = count_by_level([sample], starts)
+    upto = np.cumsum(counts.rows) / max(1, sample.size)
+    split = np.diff(np.round(rows[:, None] * upto[None, :]), prepend=0.0, axis=1).astype(np.int64)
+    batch, level = np.nonzero(split)
+    return LevelCounts(batch, counts.level[level], split[batch, level])
+
+
+def even_sample(values: Values) -> Values:
+    """Returns at most `SAMPLE_ROWS` of the values, evenly spaced along the stream."""
+    return values[:: max(1, -(-values.size // SAMPLE_ROWS))]
