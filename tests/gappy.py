@@ -83,12 +83,20 @@ class GappyLog:
 
     @property
     def partitions(self) -> int:
-        passed_s = self._clock() - self.lag_s - self.like.began_s
-        known = sum(birth_s <= passed_s for birth_s in self.like.births_s)
+        known = self._born(self._clock() - self.lag_s)
         return max([known, *(p + 1 for p in self._named)])
 
-    def partition_name(self, partition: int) -> str:
+    def _born(self, now_s: float) -> int:
+        return sum(birth_s <= now_s - self.like.began_s for birth_s in self.like.births_s)
+
+    def _check(self, partition: int) -> None:
+        """A caller knows of a partition: this object looks again, if it does not."""
+        if self.partitions <= partition < self._born(self._clock()):
+            self._named[partition] = 0
         check_partition(self, partition)
+
+    def partition_name(self, partition: int) -> str:
+        self._check(partition)
         return f"{'orders' if partition % 2 else 'payments'}/{partition // 2}"
 
     def mark(self, partition: int, position: int) -> None:
@@ -107,19 +115,18 @@ class GappyLog:
         return found
 
     def start(self, partition: int = 0) -> int:
-        check_partition(self, partition)
+        self._check(partition)
         gone = self._at(partition, self._clock() - self.like.retention_s)
         return gone // self.like.block * self.like.block
 
     def end(self, partition: int = 0) -> int:
-        check_partition(self, partition)
+        self._check(partition)
         return max(self._at(partition, self._clock() - self.lag_s), self._named.get(partition, 0))
 
     def _name(self, partition: int, end: int) -> None:
         """A caller knows of an end: this object looks again, if it does not."""
-        if partition >= self.partitions or end > self.end(partition):
-            there = self._at(partition, self._clock()) if partition < len(self.like.births_s) else 0
-            self._named[partition] = min(end, there)
+        if end > self.end(partition):
+            self._named[partition] = min(end, self._at(partition, self._clock()))
 
     def position_at(self, partition: int, arrival_us: int) -> int:
         end, block = self.end(partition), self.like.block

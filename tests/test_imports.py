@@ -97,6 +97,28 @@ def test_a_module_imports_only_what_its_layer_may(module: str, source: str) -> N
     assert violations(module, source) == []
 
 
+IMPLEMENTATIONS = ("penstock.streams.embedded", "penstock.streams.paced", "penstock.streams.flight.client")
+"""Who keeps a stream is known to `penstock.streams.opening`, and to nobody outside the package."""
+
+
+def implementations_named(module: str, source: str) -> list[str]:
+    """Modules that keep streams, and that a module outside `streams` imports."""
+    if module.startswith("penstock.streams."):
+        return []
+    return [name for name in imports(module, source) if _within(name, *IMPLEMENTATIONS)]
+
+
+@pytest.mark.parametrize(("module", "source"), [pytest.param(m, s, id=m) for m, s in modules()])
+def test_nobody_outside_streams_knows_who_keeps_a_stream(module: str, source: str) -> None:
+    assert implementations_named(module, source) == []
+
+
+def test_the_rule_about_streams_catches() -> None:
+    bad = "def f():\n    from penstock.streams.embedded.log import EmbeddedLog"
+    assert implementations_named("penstock.spark.bad", bad) != []
+    assert implementations_named("penstock.streams.opening", bad) == []
+
+
 def test_every_package_has_a_layer_and_every_layer_is_there() -> None:
     assert set(RANK) == {path.parent.name for path in ROOT.glob("*/__init__.py")}
 

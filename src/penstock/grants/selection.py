@@ -189,7 +189,8 @@ class Piece:
 
     rows: pa.RecordBatch
     positions: Counts
-    seq: int
+    seq: int | None
+    """Number of the first row among those that the reader has admitted; `None` if nobody can number them."""
     segment: int = 0
     """First position of the segment."""
 

@@ -72,7 +72,7 @@ def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
         if not dropped.all():
             rows, positions = rows.filter(pa.array(dropped)), positions[dropped]
         if rows.num_rows:
-            yield Piece(rows, positions, NO_SEQ)
+            yield Piece(rows, positions, None)
 
 
 def _segments(log: StreamLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:

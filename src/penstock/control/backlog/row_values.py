@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.control.backlog.waiting import Cut, WaitingSegments
 from penstock.control.state.query import Reader
+from penstock.grants.offset import Positions
 from penstock.grants.plans.values import Values, utilities, window_numbers
 from penstock.policies.quality.sic import IntArray
 from penstock.streams.protocol import StreamLog
@@ -174,14 +175,14 @@ class RowValues:
         """
         key = stream, part.part.partition, look
         known, segments = self._known.get(key, {}), part.segment.tolist()
-        if missing := [segment for segment in segments if segment not in known]:
+        begins = np.maximum(part.segment, part.first)
+        spans = list(zip(segments, begins.tolist(), (begins + part.rows).tolist(), strict=True))
+        # the last segment of a partition may have grown since its rows were read
+        missing = [segment for segment, _, end in spans if segment not in known or known[segment].end < end]
+        if missing:
             self._missing.setdefault(key, ([], []))[0].extend(missing)
             return [np.empty(0) for _ in segments]
-        begins = (max(segment, part.first) for segment in segments)
-        return [
-            known[segment].between(begin, begin + count)
-            for segment, begin, count in zip(segments, begins, part.rows.tolist(), strict=True)
-        ]
+        return [known[segment].between(begin, end) for segment, begin, end in spans]
 
     def at(self, stream: str, partition: int, position: int, look: Look) -> int | None:
         """The value of one row, `None` if it is not there any more; where it is missing, that is noted."""
@@ -204,19 +205,18 @@ class RowValues:
 
     def forget(self, readers: Iterable[Reader]) -> None:
         """Lets go of segments that all of a class's readers are past."""
-        least: dict[tuple[str, int], int] = {}
+        positions: dict[str, list[Positions]] = {}
         for reader in readers:
-            for p, position in reader.positions.items():
-                at = reader.stream.id, p
-                least[at] = min(position, least.get(at, position))
+            positions.setdefault(reader.stream.id, []).append(reader.positions)
         for key, known in list(self._known.items()):
-            before = least.get(key[:2])
+            # a reader that does not name a partition has all of it to come: the partition is new
+            before = min((each.get(key[1], 0) for each in positions.get(key[0], [])), default=None)
             gone = [s for s, found in known.items() if before is None or found.end <= before]
             for segment in gone:
                 del known[segment]
             if not known:
                 del self._known[key]
-        self._single = {key: single for key, single in self._single.items() if key[:2] in least}
+        self._single = {key: single for key, single in self._single.items() if key[0] in positions}
 
 
 def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:

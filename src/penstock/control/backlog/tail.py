@@ -16,7 +16,8 @@ _FIRST_CAPACITY = 64
 class PartitionTail:
     """Segments of one partition in arrays that grow at their end and are dropped at their front.
 
-    Views of the arrays stay right: what they show is never written again.
+    Views of the arrays stay right until the next headers are handed in. Then the last segment that they show
+    may have grown; whoever keeps a view takes a new one when `version` has changed.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,9 @@ class PartitionTail:
             front, back = int(self._positions[0, self._from]), int(self._positions[1, self._to - 1])
             older = int(positions[1].searchsorted(front, side="right"))
             newer = int(positions[0].searchsorted(back, side="left"))
+            if newer and int(positions[1, newer - 1]) > back:  # the last segment has grown
+                self._positions[1, self._to - 1] = positions[1, newer - 1]
+                self._arrivals[1, self._to - 1] = arrivals[1, newer - 1]
             if older:
                 self._put_before(positions[:, :older], arrivals[:, :older])
             positions, arrivals = positions[:, newer:], arrivals[:, newer:]

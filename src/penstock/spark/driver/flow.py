@@ -34,6 +34,7 @@ from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 from penstock.streams.layout import Fsync, LogConfig
 from penstock.streams.opening import stream_exists, streams_in
 from penstock.streams.protocol import ORIGIN
+from penstock.streams.starting import Starting, check_starting
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 from penstock.vocabulary.status import ClassStatus, Status
 
@@ -96,7 +97,7 @@ class Flow:
         cls: str,
         metadata: bool | Sequence[str] = False,
         query: str | None = None,
-        starting: str = "earliest",
+        starting: Starting = "earliest",
     ) -> DataFrame:
         """A governed streaming DataFrame of a stream: use it like any other.
 
@@ -105,7 +106,8 @@ class Flow:
             cls: The class of the query that reads the stream.
             metadata: `True` or names of `_arrival`, `_position`, `_seq`, `_sic`, `_weight` to add.
             query: The query's name in reports; by default the stream's name.
-            starting: Where a new query begins: at the "earliest" row of the log, or after the "latest".
+            starting: Where a new query begins: at the "earliest" row of the log, after the "latest", at
+                {"positions": {0: 1200}}, at {"time": "2026-11-18T12:00:00Z"}, or where {"reader": id} stands.
         """
         _check_name(query or name)
         return self._read(name, cls, metadata, query or name, "", starting)
@@ -125,11 +127,9 @@ class Flow:
         return QueryReaders(self, name, cls)
 
     def _read(
-        self, name: str, cls: str, metadata: bool | Sequence[str], query: str, slot: str, starting: str
+        self, name: str, cls: str, metadata: bool | Sequence[str], query: str, slot: str, starting: Starting
     ) -> DataFrame:
         self._check_class(cls)
-        if starting not in ("earliest", "latest"):
-            raise UnknownNameError("starting", starting, ("earliest", "latest"))
         config = self.config.classes[cls]
         stream = str(self._stream(name))
         with suppress(ControlSilentError):  # the source asks again when it joins the control plane
@@ -145,7 +145,7 @@ class Flow:
             fail_open_after_s=self.config.fail_open_after_s,
             poison_after=config.poison_after or 0,
             shed_lane=config.shed_lane,
-            starting=starting,
+            starting=check_starting(starting),
             slot=slot,
             token=uuid.uuid4().hex,
             driver=self.driver,
@@ -154,7 +154,7 @@ class Flow:
         self.tokens.add(options.token)
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
 
-    def _read_changes(self, name: str, metadata: Sequence[str], query: str, starting: str) -> DataFrame:
+    def _read_changes(self, name: str, metadata: Sequence[str], query: str, starting: Starting) -> DataFrame:
         options = SourceOptions(
             stream=str(self._stream(name)),
             read_from=f"{self.config.read_from or self.config.log}/{name}",
@@ -162,7 +162,7 @@ class Flow:
             address=self.address,
             metadata=metadata_columns(metadata),
             tasks=self.spark.sparkContext.defaultParallelism,
-            starting=starting,
+            starting=check_starting(starting),
             beside=f"{query}@{self.driver}",
         )
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
@@ -418,14 +418,16 @@ class QueryReaders:
         self._count = 0
 
     def read_stream(
-        self, name: str, metadata: bool | Sequence[str] = False, starting: str = "earliest"
+        self, name: str, metadata: bool | Sequence[str] = False, starting: Starting = "earliest"
     ) -> DataFrame:
         """One of the query's streams; see `Flow.read_stream`."""
         self._count += 1
         slot = f"{self._count}:{name}"
         return self._flow._read(name, self.cls, metadata, self.name, slot, starting)
 
-    def read_changes(self, name: str, metadata: Sequence[str] = (), starting: str = "earliest") -> DataFrame:
+    def read_changes(
+        self, name: str, metadata: Sequence[str] = (), starting: Starting = "earliest"
+    ) -> DataFrame:
         """A stream of changes beside the query's streams: with each of the query's grants, all its new rows.
 
         The stream is not governed: after a shed change, the relation would be wrong for ever. In the plan it

@@ -88,7 +88,8 @@ def with_metadata(
         elif name == POSITION:
             column = pa.array(piece.positions)
         elif name == "_seq":
-            column = pa.array(np.arange(piece.seq, piece.seq + count, dtype=np.int64))
+            numbers = None if piece.seq is None else np.arange(piece.seq, piece.seq + count, dtype=np.int64)
+            column = pa.nulls(count, pa.int64()) if numbers is None else pa.array(numbers)
         elif name == "_sic":
             column = pa.array(np.full(count, sic))
             if name in rows.schema.names:

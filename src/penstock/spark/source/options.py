@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from penstock.policies.quality.sic import STW_S
+from penstock.streams.starting import Starting
 
 FORMAT_NAME = "penstock"
 """Name of the governed source for `spark.readStream.format`, and of its only option."""
@@ -28,7 +29,7 @@ class SourceOptions:
         fail_open_after_s: Silence of the control plane after which the source goes on by itself.
         poison_after: Failures after which a grant is set aside; 0 for never.
         shed_lane: Whether shed rows stay in the log.
-        starting: "earliest" or "latest".
+        starting: Where a new reader begins, see `penstock.streams.starting`.
         slot: Which of its query's readers this source is; empty for a reader that is a query of its own.
         token: Token of the `read_stream` call, by which the driver names its queries to the control plane.
         driver: Id of the flow, that is, of the Spark application.
@@ -48,7 +49,7 @@ class SourceOptions:
     fail_open_after_s: float = 5.0
     poison_after: int = 0
     shed_lane: bool = False
-    starting: str = "earliest"
+    starting: Starting = "earliest"
     slot: str = ""
     token: str = ""
     driver: str = ""

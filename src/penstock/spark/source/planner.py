@@ -25,6 +25,7 @@ from penstock.streams.marks import check_marks, marks_at
 from penstock.streams.opening import open_stream
 from penstock.streams.protocol import DRAWN, StreamLog
 from penstock.streams.registry import ReaderRegistry
+from penstock.streams.starting import first_positions
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 _log = logging.getLogger(__name__)
@@ -53,8 +54,7 @@ class Planner:
         """The grant that Spark planned last, and how often Spark has planned it."""
 
     def initial(self) -> Offset:
-        at_end = self.options.starting == "latest"
-        positions = {p: self.log.end(p) if at_end else self.log.start(p) for p in range(self.log.partitions)}
+        positions = first_positions(self.log, self.options.starting)
         reader = f"{self.options.query or 'reader'}-{uuid.uuid4().hex[:12]}"
         return Offset.initial(reader, positions, self.log.uid, marks_at(self.log, positions))
 

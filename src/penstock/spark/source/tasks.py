@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -37,7 +37,12 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     log = open_stream(task.stream)
     return coalesced(
         with_metadata(
-            piece, task.metadata, task.weight, task.sic, task.kept, _drawing(task, log, part.partition)
+            piece if log.dense else replace(piece, seq=None),
+            task.metadata,
+            task.weight,
+            task.sic,
+            task.kept,
+            _drawing(task, log, part.partition),
         )
         for part in task.ranges
         for piece in _pieces(log, task.plan, part)
