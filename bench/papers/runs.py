@@ -89,7 +89,7 @@ def drive(
         see: Changes what the manager is shown, for ablations.
     """
     manager: LoadManager = config.build()
-    grants = bool(getattr(manager, "gives_grants", False))
+    grants = manager.traits.gives_grants
     own_s = config.period_s(target_s)
     plant = SimulatedPlant(
         network,
@@ -124,6 +124,10 @@ class _Seeing:
     @property
     def name(self) -> str:
         return self._manager.name
+
+    @property
+    def traits(self) -> ManagerTraits:
+        return self._manager.traits
 
     def decide(self, observation: Observation) -> Decision:
         return self._manager.decide(self._see(observation))
