@@ -15,7 +15,14 @@ from penstock.sim.engine.plant import LabelTotals, SimulatedPlant
 from penstock.sim.plot import plot_timelines
 from penstock.sim.simulate import Timeline, timeline_of
 from penstock.sim.workloads.network import Network
-from penstock.vocabulary.model import Decision, FloatArray, LoadManager, ManagerTraits, Observation, QueryClass
+from penstock.vocabulary.model import (
+    Decision,
+    FloatArray,
+    LoadManager,
+    ManagerTraits,
+    Observation,
+    QueryClass,
+)
 
 DELAY_TARGET_S = 2.0
 
