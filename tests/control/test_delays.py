@@ -14,7 +14,7 @@ from penstock.vocabulary.model import DelayStats
 
 
 def test_the_arrivals_of_a_part_of_what_waits_are_those_of_its_rows() -> None:
-    times, rows = arrivals(waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0), first=100), 105, 120)
+    times, rows = arrivals([waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0), first=100)], [105], [120])
     assert rows.sum() == 15
     every = np.concatenate([(np.arange(10) + 0.5) / 10, 1 + 2 * (np.arange(20) + 0.5) / 20])[5:20]
     assert times @ rows / 15 == pytest.approx(every.mean())
@@ -34,7 +34,7 @@ def test_the_arrivals_of_any_part_have_all_of_its_rows_and_lie_inside(
         segments.append((size, at, at + length))
         at += length
     whole = waiting_segments(*segments, first=100)
-    times, rows = arrivals(whole, first, first + count)
+    times, rows = arrivals([whole], [first], [first + count])
     inside = max(0, min(first + count, whole.end) - max(first, 100))
     assert rows.sum() == pytest.approx(inside)
     assert (rows > 0).all(), "no moment counts at which no row arrived: the longest delay is one of them"

@@ -15,6 +15,8 @@ IntArray = npt.NDArray[np.int64]
 
 _BINS = 128
 """Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
+_FEW = 1024
+"""Segments a partition up to which it is quicker to look at each one than to search for the edges of bins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,21 +94,23 @@ class WaitingSegments:
         rows = int(self.ends[i]) - first
         return first + min(int((arrival_s - low_s) / (high_s - low_s) * rows), rows)
 
+    def which(self, first: int, end: int) -> slice:
+        """The segments that have waiting rows in [first, end)."""
+        low = 0 if first <= self.start else int(self.ends.searchsorted(first, side="right"))
+        if end >= self.end:
+            return slice(low, self.ends.size)
+        high = int(self.segment.searchsorted(end, side="left")) if end > max(first, self.start) else low
+        return slice(low, max(low, high))
+
     def between(self, first: int, end: int) -> SegmentRows:
         """The segments that have waiting rows in [first, end), each with all its waiting rows."""
-        first = max(first, self.start)
-        low = int(self.ends.searchsorted(first, side="right"))
-        high = max(low, int(self.segment.searchsorted(end, side="left"))) if end > first else low
-        segment, ends = self.segment[low:high], self.ends[low:high]
-        firsts, low_s = segment, self.low_s[low:high]
+        at = self.which(first, end)
+        segment, ends = self.segment[at], self.ends[at]
+        firsts, low_s = segment, self.low_s[at]
         if segment.size and self.start > segment[0]:  # a grant ended inside this segment
             firsts, low_s = segment.copy(), low_s.copy()
             firsts[0], low_s[0] = self.start, self.oldest_s
-        return SegmentRows(segment, firsts, ends - firsts, low_s, self.high_s[low:high])
-
-    def all(self) -> SegmentRows:
-        """All segments."""
-        return self.between(self.start, self.end)
+        return SegmentRows(segment, firsts, ends - firsts, low_s, self.high_s[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +120,23 @@ class Waiting:
     Attributes:
         parts: Partitions with waiting rows.
         ends: By reader, the positions at which nothing waits any more.
-        rows: How many rows wait; this and the next are asked for far more often than they change.
+        rows: How many rows wait; this and the next two are asked for far more often than they change.
         oldest_s: When the oldest of them arrived.
+        newest_s: When the newest of them arrived; minus infinity where none waits.
     """
 
     parts: Sequence[WaitingSegments] = ()
     ends: Mapping[str, Positions] = field(default_factory=dict)
     rows: int = field(init=False)
     oldest_s: float | None = field(init=False)
+    newest_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         oldest_s = min((part.oldest_s for part in self.parts), default=None)
         object.__setattr__(self, "rows", sum(part.rows for part in self.parts))
         object.__setattr__(self, "oldest_s", oldest_s)
+        newest_s = max((float(part.high_s[-1]) for part in self.parts), default=-np.inf)
+        object.__setattr__(self, "newest_s", newest_s)
 
 
 def profile(waiting: Waiting) -> WaitingRows:
@@ -136,16 +144,26 @@ def profile(waiting: Waiting) -> WaitingRows:
     parts = waiting.parts
     if not parts:
         return NO_ROWS
-    if sum(part.ends.size for part in parts) <= _BINS:
-        found = [part.all() for part in parts]
-        arrival_s = np.concatenate([each.high_s for each in found])
-        rows = np.concatenate([each.rows for each in found]).astype(np.float64)
+    segments = sum(part.ends.size for part in parts)
+    if segments <= _BINS:
+        arrival_s, rows = np.concatenate([part.high_s for part in parts]), _segment_rows(parts)
         order = np.argsort(arrival_s, kind="stable")
         return WaitingRows(arrival_s[order], rows[order])
-    edges = np.linspace(
-        min(float(part.high_s[0]) for part in parts), max(float(part.high_s[-1]) for part in parts), _BINS
-    )
-    return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
+    edges = np.linspace(min(float(part.high_s[0]) for part in parts), waiting.newest_s, _BINS)
+    if segments > _FEW * len(parts):
+        return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
+    at = edges.searchsorted(np.concatenate([part.high_s for part in parts]), side="left")
+    at = np.minimum(at, _BINS - 1)  # linspace may round its last edge down
+    return WaitingRows(edges, np.bincount(at, weights=_segment_rows(parts), minlength=_BINS))
+
+
+def _segment_rows(parts: Sequence[WaitingSegments]) -> FloatArray:
+    """How many rows wait in each segment of some partitions, one partition after the other."""
+    rows = np.concatenate([part.ends for part in parts]) - np.concatenate([part.segment for part in parts])
+    sizes = [part.ends.size for part in parts]
+    waiting = [int(part.ends[0]) - part.start for part in parts]  # of the first segment a part may be granted
+    rows[np.cumsum([0, *sizes[:-1]])] = waiting
+    return rows.astype(np.float64)
 
 
 def _rows_by(part: WaitingSegments, edges: FloatArray) -> FloatArray:
@@ -187,8 +205,14 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
     parts = waiting.parts
     limit = row_limit if grant.limit_rows is None else min(row_limit, grant.limit_rows)
     limit = limit / grant.keep_fraction if grant.keep_fraction > 0 else np.inf
-    late_at = [part.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for part in parts]
-    until = [max(late, part.position_at(grant.cut_s)) for part, late in zip(parts, late_at, strict=True)]
+    if waiting.oldest_s is None or grant.shed_before_s <= waiting.oldest_s:
+        late_at = [part.start for part in parts]
+    else:
+        late_at = [part.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for part in parts]
+    if grant.cut_s >= waiting.newest_s:
+        until = [part.end for part in parts]
+    else:
+        until = [max(late, part.position_at(grant.cut_s)) for part, late in zip(parts, late_at, strict=True)]
     if sum(until) - sum(late_at) > limit:
         until = _oldest(waiting, late_at, until, int(limit))
     ends: dict[str, dict[int, int]] = {name: {} for name in waiting.ends}

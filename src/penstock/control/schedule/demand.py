@@ -37,7 +37,7 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
         load = _loads(seen, seen.usual_per_s, target_s)
         burst = _loads(seen, np.maximum(seen.usual_per_s, seen.burst_per_s), target_s)
         at = np.flatnonzero(known & (load > 0.0))
-        keys = [seen.queries[k].key for k in at.tolist()]
+        keys = [seen.keys[k] for k in at.tolist()]
         demands[cls.name] = Demand(
             target_s,
             min(sum(load[at].tolist()), float(count)),
