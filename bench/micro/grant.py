@@ -32,7 +32,6 @@ from penstock.control.core.instructions import GrantIssued, MayProceed
 from penstock.control.state.query import Joining, QueryCost
 from penstock.control.tuning import TUNING
 from penstock.grants.offset import Books, Offset
-from penstock.grants.plans import KEEP_ALL
 from penstock.streams.protocol import HeaderArrays
 from penstock.streams.tailing import NewSegments, StreamInfo
 from penstock.vocabulary.moment import Moment
@@ -120,11 +119,11 @@ class Bed:
         if self.running is not None:
             raise AssertionError(f"expected: batches do not overlap; got: {issued} while {self.running} runs")
         grant, before = issued.grant, self.offsets[issued.reader]
-        books = Books(sum(end - before.end[p] for p, end in grant.end.items()))
-        offset = before.advanced(grant.end, grant.late, grant.plan, books)
-        if offset.late or grant.plan != KEEP_ALL:
-            raise AssertionError(f"expected: nothing is shed; got: {grant}")
-        self.offsets[issued.reader] = offset
+        late = sum(max(0, position - before.end[p]) for p, position in grant.late.items())
+        rows = sum(end - before.end[p] for p, end in grant.end.items()) - late
+        admitted = round(rows * (grant.plan.chance() or 0.0))
+        books = Books(admitted, rows - admitted, late)
+        offset = self.offsets[issued.reader] = before.advanced(grant.end, grant.late, grant.plan, books)
         planned = self.engine.handle(ev.BatchPlanned(self.at(), issued.reader, offset, books.admitted))
         if not any(isinstance(each, MayProceed) for each in planned):
             raise AssertionError(f"expected: the batch may proceed; got: {planned}")

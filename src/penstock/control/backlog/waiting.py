@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,8 @@ _BINS = 128
 """Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
 _FEW = 1024
 """Segments a partition up to which it is quicker to look at each one than to search for the edges of bins."""
+_SEVERAL = 8
+"""Partitions from which on it is quicker to look at all of them at once than at one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,25 +228,56 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
 
 def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limit: int) -> list[int]:
     """Ends that hold the oldest `limit` rows: by arrival time, and among rows of one time by position."""
-    low_s = float(np.nextafter(min(part.oldest_s for part in waiting.parts), -np.inf))
-    high_s = max(float(part.high_s[-1]) for part in waiting.parts)
-
-    def ends_at(moment_s: float) -> list[int]:
-        return [
-            min(max(late, part.position_at(moment_s)), end)
-            for part, late, end in zip(waiting.parts, late_at, until, strict=True)
-        ]
-
+    assert waiting.oldest_s is not None
+    low_s, high_s = float(np.nextafter(waiting.oldest_s, -np.inf)), waiting.newest_s
+    ends_at, full = _ends_by_time(waiting.parts, late_at, until), sum(late_at) + limit
     for _ in range(48):  # to less than a microsecond
         middle_s = (low_s + high_s) / 2
-        if sum(ends_at(middle_s)) - sum(late_at) > limit:
-            high_s = middle_s
-        else:
-            low_s = middle_s
+        if middle_s in (low_s, high_s):  # there is no moment in between
+            break
+        rows = sum(ends_at(middle_s))
+        low_s, high_s = (low_s, middle_s) if rows > full else (middle_s, high_s)
+        if rows == full:  # every later moment with as many rows has the same ones
+            break
     ends = ends_at(low_s)
-    left = limit - (sum(ends) - sum(late_at))
-    for i, most in enumerate(ends_at(high_s)):
+    left = full - sum(ends)
+    for i, most in enumerate(ends_at(high_s)) if left else ():
         more = min(left, most - ends[i])
         ends[i] += more
         left -= more
     return ends
+
+
+def _ends_by_time(
+    parts: Sequence[WaitingSegments], late_at: Sequence[int], until: Sequence[int]
+) -> Callable[[float], list[int]]:
+    """By moment, where a grant of the rows up to then ends: between the late rows and the most it may hold."""
+    sizes = [part.ends.size for part in parts]
+    if len(parts) < _SEVERAL or sum(sizes) > _FEW * len(parts):
+        bounds = list(zip(parts, late_at, until, strict=True))
+        return lambda moment_s: [
+            min(max(late, part.position_at(moment_s)), end) for part, late, end in bounds
+        ]
+    # after the segments of a partition comes an empty one in which all that arrives later would be
+    begins, upto, low_s, high_s = (
+        np.concatenate([np.append(column, last) for column, last in columns])
+        for columns in (
+            [(part.segment, part.end) for part in parts],
+            [(part.ends, part.end) for part in parts],
+            [(part.low_s, 0.0) for part in parts],
+            [(part.high_s, np.inf) for part in parts],
+        )
+    )
+    at = np.cumsum([0, *(size + 1 for size in sizes[:-1])])
+    begins[at], low_s[at] = [part.start for part in parts], [part.oldest_s for part in parts]
+    rows, takes_s = upto - begins, np.where(high_s > low_s, high_s - low_s, np.inf)
+    late, most = np.array(late_at), np.array(until)
+
+    def ends_at(moment_s: float) -> list[int]:  # as `position_at` of each partition says
+        i = at + np.add.reduceat(high_s <= moment_s, at, dtype=np.int64)
+        inside = ((moment_s - low_s[i]) / takes_s[i] * rows[i]).astype(np.int64)
+        found = begins[i] + np.minimum(np.maximum(inside, 0), rows[i])
+        ends: list[int] = np.minimum(np.maximum(late, found), most).tolist()
+        return ends
+
+    return ends_at

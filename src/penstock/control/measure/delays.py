@@ -11,7 +11,7 @@ from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 
-_STRETCHES = 1024
+_STRETCHES = 256
 """Stretches of segments that are looked at in each partition; a grant may hold a million segments."""
 
 
