@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.control.tuning import Tuning
 from penstock.vocabulary.model import FloatArray
+
+IntArray = npt.NDArray[np.int64]
 
 USUAL, BURST, _SINCE_S, _ROWS = range(4)
 FIGURES = 4
@@ -15,12 +19,15 @@ FIGURES = 4
 first time), and the rows that have arrived since then."""
 
 
-def pass_time(figures: FloatArray, memory_s: FloatArray, now_s: float, tuning: Tuning) -> None:
+def pass_time(
+    figures: FloatArray, cls: IntArray, memory_s: Sequence[float], now_s: float, tuning: Tuning
+) -> None:
     """Brings the rates of many queries up to date, a column a query.
 
     Args:
         figures: See `FIGURES`, a row each.
-        memory_s: By query, seconds after which about a third of the past is left in the usual rate.
+        cls: By query, the number of its class.
+        memory_s: By class, seconds after which about a third of the past is left in the usual rate.
         now_s: On the timer.
         tuning: How fast the other rate forgets, and over how long a rate is taken.
     """
@@ -32,20 +39,22 @@ def pass_time(figures: FloatArray, memory_s: FloatArray, now_s: float, tuning: T
     usual, burst, since_s, rows = figures[:, at]
     passed_s = now_s - since_s
     seen_per_s = rows / passed_s
-    figures[USUAL, at] = usual + _forgotten(passed_s, memory_s[at]) * (seen_per_s - usual)
-    figures[BURST, at] = burst + _forgotten(passed_s, memory_s[at] / tuning.burst) * (seen_per_s - burst)
+    # queries are looked at together, so there are few different times
+    times_s, which = np.unique(passed_s, return_inverse=True)
+    at_once = which, cls[at]
+    figures[USUAL, at] = usual + _forgotten(times_s, memory_s)[at_once] * (seen_per_s - usual)
+    fast_s = [each_s / tuning.burst for each_s in memory_s]
+    figures[BURST, at] = burst + _forgotten(times_s, fast_s)[at_once] * (seen_per_s - burst)
     figures[_SINCE_S, at], figures[_ROWS, at] = now_s, 0.0
 
 
-def _forgotten(passed_s: FloatArray, memory_s: FloatArray) -> FloatArray:
-    """The part of the past that is forgotten in some time.
+def _forgotten(times_s: FloatArray, memory_s: Sequence[float]) -> FloatArray:
+    """By time that has passed and by class, the part of the past that is forgotten.
 
-    Queries of one class are looked at together, so there are few different values. The exponential function
-    of NumPy may round otherwise than that of Python, and otherwise on another processor.
+    The exponential function of NumPy may round otherwise than that of Python, and otherwise on another
+    processor.
     """
-    values, which = np.unique(-passed_s / memory_s, return_inverse=True)
-    found: FloatArray = np.array([1.0 - math.exp(value) for value in values.tolist()])[which]
-    return found
+    return np.array([[1.0 - math.exp(-t_s / each_s) for each_s in memory_s] for t_s in times_s.tolist()])
 
 
 class ArrivalRates:
@@ -79,4 +88,4 @@ class ArrivalRates:
 
     def pass_time(self, now_s: float, memory_s: float, tuning: Tuning) -> None:
         """Brings the rates of this query alone up to date; see the function `pass_time`."""
-        pass_time(self._figures[:, None], np.array([memory_s]), now_s, tuning)
+        pass_time(self._figures[:, None], np.zeros(1, np.int64), [memory_s], now_s, tuning)

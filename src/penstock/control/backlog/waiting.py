@@ -156,16 +156,17 @@ def profile(waiting: Waiting) -> WaitingRows:
         return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
     at = edges.searchsorted(np.concatenate([part.high_s for part in parts]), side="left")
     at = np.minimum(at, _BINS - 1)  # linspace may round its last edge down
-    return WaitingRows(edges, np.bincount(at, weights=_segment_rows(parts), minlength=_BINS))
+    binned = np.bincount(at, weights=_segment_rows(parts), minlength=_BINS)
+    return WaitingRows(edges, binned.astype(np.float64))
 
 
 def _segment_rows(parts: Sequence[WaitingSegments]) -> FloatArray:
     """How many rows wait in each segment of some partitions, one partition after the other."""
-    rows = np.concatenate([part.ends for part in parts]) - np.concatenate([part.segment for part in parts])
-    sizes = [part.ends.size for part in parts]
-    waiting = [int(part.ends[0]) - part.start for part in parts]  # of the first segment a part may be granted
-    rows[np.cumsum([0, *sizes[:-1]])] = waiting
-    return rows.astype(np.float64)
+    begins = np.concatenate([part.segment for part in parts])
+    # of the first segment of a partition, rows before `start` do not wait any more
+    begins[np.cumsum([0, *(part.ends.size for part in parts[:-1])])] = [part.start for part in parts]
+    rows: FloatArray = (np.concatenate([part.ends for part in parts]) - begins).astype(np.float64)
+    return rows
 
 
 def _rows_by(part: WaitingSegments, edges: FloatArray) -> FloatArray:
@@ -251,7 +252,7 @@ def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limi
 def _ends_by_time(
     parts: Sequence[WaitingSegments], late_at: Sequence[int], until: Sequence[int]
 ) -> Callable[[float], list[int]]:
-    """By moment, where a grant of the rows up to then ends: between the late rows and the most it may hold."""
+    """By moment, where a grant of the rows up to then ends, which begins with late rows and has a bound."""
     sizes = [part.ends.size for part in parts]
     if len(parts) < _SEVERAL or sum(sizes) > _FEW * len(parts):
         bounds = list(zip(parts, late_at, until, strict=True))

@@ -134,7 +134,7 @@ def _rest_s(query: Query, now_s: float) -> float:
 
 
 def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
-    """By query whose cost is known, batch time that a row costs in a full batch, the fixed cost shared out."""
+    """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out."""
     found, lengths_s, usual_s = {}, turn.lengths_s, turn.length_s
     for query in queries:
         cost, key = query.costs.model, query.identity.query

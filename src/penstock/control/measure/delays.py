@@ -10,7 +10,6 @@ from penstock.control.backlog.waiting import IntArray, WaitingSegments
 from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
-
 _STRETCHES = 256
 """Stretches of segments that are looked at in each partition; a grant may hold a million segments."""
 

@@ -131,7 +131,7 @@ class Scheduler:
         wanting = willing & seen.asks
         if not wanting.any():
             return Verdict(schedule, again_s=again_s)
-        classes = {seen.classes[i].name for i in np.unique(seen.cls[wanting | (willing & (seen.rows > 0))])}
+        classes = {seen.classes[i].name for i in seen.classes_of(wanting | (willing & (seen.rows > 0)))}
         contest = Contest(
             seen,
             wanting,
@@ -224,7 +224,7 @@ class Scheduler:
         is_put_off = np.isfinite(starts_s) & (put_off_s > 0.0)
         longer_s = batch_s * (1.0 + seen.error) / self.parallel
         willing, lower_s, again_s = np.zeros(asking.size, np.bool_), 0.0, math.inf
-        for level in np.unique(seen.priority[asking]):
+        for level in sorted({seen.classes[i].priority for i in seen.classes_of(asking)}):
             mine = asking & (seen.priority == level)
             # what lower ones want now comes before a batch that is put off
             wait_s = np.where(is_put_off, np.maximum(starts_s - lower_s, 0.0), put_off_s)
@@ -247,7 +247,7 @@ class Scheduler:
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
         now = np.bool_(self._eager) | ~seen.ready | seen.draining | (seen.rows >= room)
-        done_s = np.nan_to_num(seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
+        done_s = np.where(empty, 0.0, seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)
         found: FloatArray = np.where(empty, tick_s, np.where(now, 0.0, later_s))

@@ -49,6 +49,8 @@ class Snapshot:
         runs: Whether a query runs a batch, or is about to.
         rows: How many rows wait.
         age_s: How old the oldest waiting row is; NaN where none waits.
+        waited_s: How long a query has waited for its turn: since its last grant if its rows are older. Where
+            nothing is shed, rows of a low class may be old for ever; the query must not go first for that.
         usual_per_s: The usual arrival rate.
         burst_per_s: The arrival rate of the last moments.
         ready: Whether it is known what batches cost; else the next three are 0.
@@ -58,7 +60,6 @@ class Snapshot:
         draining: Whether a query works its backlog off unshed.
         windows_wait: Whether windows may wait for a tick.
         quiet_s: How long ago its last batch was complete.
-        granted_s: How long ago its last batch was granted.
         target_s: After how long a query is to be done with a row.
         turns_of_row: How many turns a row has waited for when a query is done with it.
     """
@@ -73,6 +74,7 @@ class Snapshot:
     runs: BoolArray
     rows: FloatArray
     age_s: FloatArray
+    waited_s: FloatArray
     usual_per_s: FloatArray
     burst_per_s: FloatArray
     ready: BoolArray
@@ -82,9 +84,13 @@ class Snapshot:
     draining: BoolArray
     windows_wait: BoolArray
     quiet_s: FloatArray
-    granted_s: FloatArray
     target_s: FloatArray
     turns_of_row: IntArray
+
+    def classes_of(self, which: BoolArray) -> list[int]:
+        """The classes of some queries, in order."""
+        found: list[int] = np.flatnonzero(np.bincount(self.cls[which])).tolist()
+        return found
 
     def turn_s(self, turns: Mapping[str, Turn]) -> FloatArray:
         """How long a turn of each query is; 0 where its class has none."""
@@ -102,14 +108,4 @@ class Snapshot:
         """How long each query's next batch would be: its turn, or less if few rows wait; 0 without a turn."""
         whole_s = self.fixed_s + self.row_s * self.rows
         found: FloatArray = np.where(self.ready, np.minimum(turn_s, whole_s), turn_s)
-        return found
-
-    @property
-    def waited_s(self) -> FloatArray:
-        """How long each query has waited for its turn.
-
-        Since its last grant if its rows are older: where nothing is shed, rows of a low class may be old for
-        ever, and the query must not go first for that.
-        """
-        found: FloatArray = np.where(np.isnan(self.age_s), 0.0, np.fmin(self.age_s, self.granted_s))
         return found

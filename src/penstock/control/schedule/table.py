@@ -1,4 +1,4 @@
-"""All connected queries in a table of arrays, of which a row is written again only when its query has changed.
+"""All connected queries in a table of arrays. What is written of a query is written when it has changed.
 
 Most queries only wait. A contest over a thousand queries is then a few sums over columns, as nothing has to
 be collected from the objects of queries that are as they were.
@@ -38,9 +38,9 @@ class QueryTable:
         """Whether the table has the queries that are there, in their order."""
         self._queries: list[Query] = []
         self._places: dict[str, int] = {}
-        """By key, the column of a query."""
+        """By key, the place of a query in the arrays."""
         self._by_stream: dict[str, list[int]] = {}
-        """By stream, the columns of the queries that read it."""
+        """By stream, the places of the queries that read it."""
         self._numbers = np.empty((_NUMBERS, 0))
         self._flags = np.empty((_FLAGS, 0), np.bool_)
         self._rates = np.empty((rates.FIGURES, 0))
@@ -84,7 +84,7 @@ class QueryTable:
         return [self._queries[at] for at in sorted({*again, *self._changed})]
 
     def _write(self) -> None:
-        """Writes the rows of queries that have changed."""
+        """Writes what is known of queries that have changed."""
         for at in self._changed:
             query = self._queries[at]
             waiting, state, turn = query.backlog.waiting, query.costs.model.state, query.turn
@@ -117,28 +117,31 @@ class QueryTable:
         """The queries that may have grants, as they are now; rates are brought up to date."""
         self._write()
         cls = self._numbers[_CLASS].astype(np.int64)
-        targets_s = np.array([each.target_s for each in classes])[cls]
-        rates.pass_time(self._rates, targets_s / 2, at.timer_s, self._tuning)
+        memory_s = [each.target_s / 2 for each in classes]
+        rates.pass_time(self._rates, cls, memory_s, at.timer_s, self._tuning)
         queries, keys, per_s = self._queries, list(self._places), self._rates
         numbers, flags = self._numbers, self._flags
         if flags[_REFUSED].any():
             able = np.flatnonzero(~flags[_REFUSED])
             queries, keys = [queries[i] for i in able.tolist()], [keys[i] for i in able.tolist()]
-            cls, targets_s, per_s = cls[able], targets_s[able], per_s[:, able]
+            cls, per_s = cls[able], per_s[:, able]
             numbers, flags = numbers[:, able], flags[:, able]
         rows, oldest_s, fixed_s, row_s, error, done_s, granted_s, until_s, due, turns, *_ = numbers.copy()
         runs, ready, draining, windows_wait, _ = flags.copy()
+        age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
+        target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
         return Snapshot(
             at,
             classes,
             queries,
             keys,
             cls,
-            np.array([each.priority for each in classes])[cls],
+            priority,
             asks=at.timer_s <= until_s,
             runs=runs,
             rows=rows,
-            age_s=np.maximum(0.0, at.wall_s - oldest_s),
+            age_s=age_s,
+            waited_s=np.where(np.isnan(age_s), 0.0, np.fmin(age_s, granted_s)),
             usual_per_s=per_s[rates.USUAL].copy(),
             burst_per_s=per_s[rates.BURST].copy(),
             ready=ready,
@@ -148,7 +151,6 @@ class QueryTable:
             draining=draining,
             windows_wait=windows_wait,
             quiet_s=at.timer_s - done_s,
-            granted_s=at.timer_s - granted_s,
-            target_s=targets_s * due,
+            target_s=target_s * due,
             turns_of_row=turns.astype(np.int64),
         )
