@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from penstock.control.backlog.waiting import Waiting, WaitingSegments
-from penstock.control.schedule.snapshot import ClassTraits, Snapshot, snapshot
+from penstock.control.schedule.paths import Paths
+from penstock.control.schedule.snapshot import ClassTraits, Snapshot
+from penstock.control.schedule.table import QueryTable
 from penstock.control.state.query import Joining, Query, Reader
 from penstock.grants.offset import Offset
 from penstock.streams.tailing import StreamInfo
@@ -52,4 +54,6 @@ def learned_query(cls: str, key: str = "", known: bool = True) -> Query:
 
 def seen_at(queries: Iterable[Query], classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
     """Queries as they are now, none of them on the way of another's rows."""
-    return snapshot(list(queries), classes, at, lambda _: 1.0, lambda _: 1)
+    table = QueryTable(Paths({}, {}))
+    table.begin_anew(queries, [cls.name for cls in classes])
+    return table.look(classes, at)

@@ -21,6 +21,7 @@ from penstock.sim.workloads.traces import Arrivals
 from penstock.vocabulary.model import Observation, QueryClass
 
 from .coverage import measure
+from .grant import measure as measure_grants
 
 DELAY_TARGET_S = 2.0
 OBSERVED_S = 20.0
@@ -52,6 +53,11 @@ def fuzz(run: BenchRun) -> None:
     from .fuzz.campaign import measure as run_campaign  # needs pyspark, but no JVM
 
     run_campaign(run)
+
+
+@bench("grant", title="a question to the control plane: granted, or not yet, among up to 1,000 queries")
+def grant(run: BenchRun) -> None:
+    measure_grants(run)
 
 
 @bench("engine", title="400 virtual seconds of S_r under SEaMLeSS, on one core")

@@ -378,3 +378,33 @@ def test_a_profile_of_many_segments_is_the_histogram_of_their_last_arrivals(
     seen = profile(waiting)
     assert seen.arrival_s.tolist() == edges.tolist()
     assert seen.rows.tolist() == np.bincount(index, weights=counts, minlength=128).tolist()
+
+
+def some_partitions(rng: np.random.Generator) -> Waiting:
+    """What waits in up to thirty partitions; some times are equal, some segments arrived at one moment."""
+    parts = []
+    for partition in range(int(rng.integers(1, 30))):
+        count, first = int(rng.integers(1, 20)), int(rng.integers(0, 100))
+        rows = rng.integers(1, 50, count)
+        ends = first + np.cumsum(rows)
+        high_s = EPOCH_S + np.sort(np.round(rng.uniform(0.0, 5.0, count), int(rng.integers(0, 7))))
+        low_s = high_s - np.round(rng.exponential(0.3, count) * (rng.random(count) < 0.8), 2)
+        start = first + int(rng.integers(0, rows[0]))
+        parts.append(WaitingSegments("r", partition, ends - rows, ends, low_s, high_s, start))
+    return Waiting(parts, {"r": {part.partition: part.end for part in parts}})
+
+
+@settings(max_examples=tries(60, 600), deadline=None)
+@given(st.integers(0, 2**32), st.floats(-1.0, 6.0), st.floats(-1.0, 6.0), st.integers(0, 2000))
+def test_many_partitions_at_once_are_decided_about_as_one_after_the_other(
+    seed: int, cut_s: float, shed_before_s: float, limit: int
+) -> None:
+    waiting = some_partitions(np.random.default_rng(seed))
+    grant = Admission(EPOCH_S + cut_s, EPOCH_S + shed_before_s, 1.0)
+    at_once, binned = cut(waiting, grant, limit), profile(waiting)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.control.backlog.waiting._SEVERAL", math.inf)
+        patch.setattr("penstock.control.backlog.waiting._FEW", 0)
+        assert cut(waiting, grant, limit) == at_once
+        assert profile(waiting).arrival_s.tolist() == binned.arrival_s.tolist()
+        assert profile(waiting).rows.tolist() == binned.rows.tolist()

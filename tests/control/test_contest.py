@@ -45,7 +45,7 @@ def contest(
         turns,
         dict.fromkeys(turns, LENGTH_S),
         used,
-        seen.batch_s(turns),
+        seen.batch_s(seen.turn_s(turns)),
         np.array([(starts_s or {}).get(q.key, np.inf) for q in wanting]),
         within,
     )

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.queries import waiting_segments
 
+from penstock.control.backlog.waiting import WaitingSegments
 from penstock.control.measure.delays import DelayLedger, arrivals, stats
 from penstock.vocabulary.model import DelayStats
 
 
 def test_the_arrivals_of_a_part_of_what_waits_are_those_of_its_rows() -> None:
-    times, rows = arrivals(waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0), first=100), 105, 120)
+    times, rows = arrivals([waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0), first=100)], [105], [120])
     assert rows.sum() == 15
     every = np.concatenate([(np.arange(10) + 0.5) / 10, 1 + 2 * (np.arange(20) + 0.5) / 20])[5:20]
     assert times @ rows / 15 == pytest.approx(every.mean())
@@ -34,11 +35,31 @@ def test_the_arrivals_of_any_part_have_all_of_its_rows_and_lie_inside(
         segments.append((size, at, at + length))
         at += length
     whole = waiting_segments(*segments, first=100)
-    times, rows = arrivals(whole, first, first + count)
+    times, rows = arrivals([whole], [first], [first + count])
     inside = max(0, min(first + count, whole.end) - max(first, 100))
     assert rows.sum() == pytest.approx(inside)
     assert (rows > 0).all(), "no moment counts at which no row arrived: the longest delay is one of them"
     assert all((times >= -1e-9) & (times <= at + 1e-9))
+
+
+def test_the_arrivals_of_several_partitions_are_those_of_each_one_after_the_other() -> None:
+    parts = [waiting_segments((10, 0.0, 1.0), (20, 1.0, 3.0)), waiting_segments((5, 0.5, 0.7), first=100)]
+    for firsts, ends in (([0, 100], [30, 105]), ([3, 105], [12, 105]), ([30, 102], [30, 103])):
+        each = [arrivals([part], [f], [e]) for part, f, e in zip(parts, firsts, ends, strict=True)]
+        times, rows = arrivals(parts, firsts, ends)
+        assert times.tolist() == [time for times, _ in each for time in times.tolist()]
+        assert rows.tolist() == [count for _, rows in each for count in rows.tolist()]
+
+
+def test_of_a_million_segments_a_few_thousand_points_say_when_the_rows_arrived() -> None:
+    count = 1_000_000
+    ends, high_s = 3 * np.arange(1, count + 1), np.arange(1, count + 1) * 1e-3
+    whole = WaitingSegments("r", 0, ends - 3, ends, high_s - 1e-3, high_s, 1)
+    times, rows = arrivals([whole], [1], [2_000_000])
+    assert times.size <= 4_096
+    assert rows.sum() == 1_999_999
+    assert times @ rows / rows.sum() == pytest.approx(2_000_000 / 3 / 2 * 1e-3, rel=1e-3)
+    assert (np.diff(times) > 0).all()
 
 
 def test_a_distribution_is_that_of_its_rows() -> None:

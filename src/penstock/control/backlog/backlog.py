@@ -23,15 +23,15 @@ class QueryBacklog:
         waiting: As it was last looked at.
         rates: How fast rows arrive.
         seen_ends: By reader, the ends up to which rows were counted as offered.
+        holds_from_s: On the wall clock, from when on `waiting` holds as long as nothing arrives.
     """
 
     waiting: Waiting = field(default_factory=Waiting)
     rates: ArrivalRates = field(default_factory=ArrivalRates)
     seen_ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    holds_from_s: float = math.inf
     _built_from: tuple[object, ...] = ()
     """What `waiting` was built from: versions of tails, and positions."""
-    _holds_from_s: float = math.inf
-    """On the wall clock, from when on `waiting` holds as long as nothing arrives."""
 
     def count_new(self) -> dict[str, int]:
         """By reader, rows that were not counted before; they count as offered from now on."""
@@ -87,11 +87,11 @@ class Backlog:
             tail = self._tails.get(stream)
             built_from += (name, positions, -1 if tail is None else tail.version)
         key = tuple(built_from)
-        if backlog._built_from == key and at.wall_s >= backlog._holds_from_s:
+        if backlog._built_from == key and at.wall_s >= backlog.holds_from_s:
             return False
         self.looks += 1
         backlog.waiting, backlog._built_from = self._waiting(readers, at), key
-        backlog._holds_from_s = self._holds_from_s(backlog.waiting, readers)
+        backlog.holds_from_s = self._holds_from_s(backlog.waiting, readers)
         return True
 
     def _holds_from_s(self, waiting: Waiting, readers: Mapping[str, tuple[str, Positions]]) -> float:
@@ -99,12 +99,10 @@ class Backlog:
 
         Infinite where rows may be stamped in the future: how old they are depends on when that is asked.
         """
-        newest_s = -math.inf
         for part in waiting.parts:
             if self._sightings.corrects(readers[part.reader][0], part):
                 return math.inf
-            newest_s = max(newest_s, float(part.high_s[-1]))
-        return newest_s
+        return waiting.newest_s
 
     def _waiting(self, readers: Mapping[str, tuple[str, Positions]], at: Moment) -> Waiting:
         parts: list[WaitingSegments] = []

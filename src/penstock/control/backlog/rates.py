@@ -1,47 +1,91 @@
-"""How fast rows arrive for a query: means that forget."""
+"""How fast rows arrive for queries: means that forget."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.control.tuning import Tuning
+from penstock.vocabulary.model import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+USUAL, BURST, _SINCE_S, _ROWS = range(4)
+FIGURES = 4
+"""The usual rate, the rate of the last moments, when they were last computed (on the timer; NaN before the
+first time), and the rows that have arrived since then."""
 
 
-@dataclass(slots=True)
+def pass_time(
+    figures: FloatArray, cls: IntArray, memory_s: Sequence[float], now_s: float, tuning: Tuning
+) -> None:
+    """Brings the rates of many queries up to date, a column a query.
+
+    Args:
+        figures: See `FIGURES`, a row each.
+        cls: By query, the number of its class.
+        memory_s: By class, seconds after which about a third of the past is left in the usual rate.
+        now_s: On the timer.
+        tuning: How fast the other rate forgets, and over how long a rate is taken.
+    """
+    since_s = figures[_SINCE_S]
+    since_s[np.isnan(since_s)] = now_s
+    at = np.flatnonzero(now_s - since_s >= tuning.rate_every_s)
+    if not at.size:
+        return
+    usual, burst, since_s, rows = figures[:, at]
+    passed_s = now_s - since_s
+    seen_per_s = rows / passed_s
+    # queries are looked at together, so there are few different times
+    times_s, which = np.unique(passed_s, return_inverse=True)
+    at_once = which, cls[at]
+    figures[USUAL, at] = usual + _forgotten(times_s, memory_s)[at_once] * (seen_per_s - usual)
+    fast_s = [each_s / tuning.burst for each_s in memory_s]
+    figures[BURST, at] = burst + _forgotten(times_s, fast_s)[at_once] * (seen_per_s - burst)
+    figures[_SINCE_S, at], figures[_ROWS, at] = now_s, 0.0
+
+
+def _forgotten(times_s: FloatArray, memory_s: Sequence[float]) -> FloatArray:
+    """By time that has passed and by class, the part of the past that is forgotten.
+
+    The exponential function of NumPy may round otherwise than that of Python, and otherwise on another
+    processor.
+    """
+    return np.array([[1.0 - math.exp(-t_s / each_s) for each_s in memory_s] for t_s in times_s.tolist()])
+
+
 class ArrivalRates:
     """The usual arrival rate of a query's rows, and the rate of the last moments.
 
-    Attributes:
-        usual_per_s: A mean that forgets slowly.
-        burst_per_s: A mean that forgets quickly.
+    The figures lie in a table of all queries, whose rates are computed at once, as soon as there is one.
     """
 
-    usual_per_s: float = 0.0
-    burst_per_s: float = 0.0
-    _since_s: float | None = None
-    """On the timer, when the rates were last computed."""
-    _rows: int = 0
-    """Rows that arrived since then."""
+    def __init__(self) -> None:
+        self._figures = np.array([0.0, 0.0, np.nan, 0.0])
 
-    def arrived(self, rows: int, now_s: float, memory_s: float, tuning: Tuning) -> None:
-        """Rows have arrived since the last call.
+    @property
+    def usual_per_s(self) -> float:
+        """A mean that forgets slowly."""
+        return float(self._figures[USUAL])
 
-        Args:
-            rows: How many.
-            now_s: On the timer.
-            memory_s: Seconds after which about a third of the past is left in the usual rate.
-            tuning: How fast the other rate forgets, and over how long a rate is taken.
-        """
-        if self._since_s is None:  # what was there before is no rate
-            self._since_s = now_s
-            return
-        self._rows += rows
-        passed_s = now_s - self._since_s
-        if passed_s < tuning.rate_every_s:
-            return
-        seen_per_s = self._rows / passed_s
-        self.usual_per_s += (1.0 - math.exp(-passed_s / memory_s)) * (seen_per_s - self.usual_per_s)
-        fast_s = memory_s / tuning.burst
-        self.burst_per_s += (1.0 - math.exp(-passed_s / fast_s)) * (seen_per_s - self.burst_per_s)
-        self._since_s, self._rows = now_s, 0
+    @property
+    def burst_per_s(self) -> float:
+        """A mean that forgets quickly."""
+        return float(self._figures[BURST])
+
+    def lie_in(self, figures: FloatArray) -> None:
+        """The figures lie here from now on, as they are."""
+        figures[:] = self._figures
+        self._figures = figures
+
+    def count(self, rows: int) -> None:
+        """Rows have arrived since the last call. What was there before the first time is no rate."""
+        if not math.isnan(self._figures[_SINCE_S]):
+            self._figures[_ROWS] += rows
+
+    def pass_time(self, now_s: float, memory_s: float, tuning: Tuning) -> None:
+        """Brings the rates of this query alone up to date; see the function `pass_time`."""
+        pass_time(self._figures[:, None], np.zeros(1, np.int64), [memory_s], now_s, tuning)

@@ -72,7 +72,13 @@ class Sightings:
 
     def saw(self, stream: str, partition: int, end: int, at: Moment) -> None:
         """The end of a partition was seen."""
-        self._streams.setdefault(stream, {}).setdefault(partition, _Partition()).saw(at.timer_s, end)
+        self._partition(stream, partition).saw(at.timer_s, end)
+
+    def _partition(self, stream: str, partition: int) -> _Partition:
+        partitions = self._streams.setdefault(stream, {})
+        if (found := partitions.get(partition)) is None:
+            found = partitions[partition] = _Partition()
+        return found
 
     def corrects(self, stream: str, waiting: WaitingSegments) -> bool:
         """Whether some of what waits may be stamped in the future: its age depends on when that is asked."""
@@ -87,7 +93,7 @@ class Sightings:
             waiting: All that waits in one of its partitions, as it is stamped.
             at: Now.
         """
-        partition = self._streams.setdefault(stream, {}).setdefault(waiting.partition, _Partition())
+        partition = self._partition(stream, waiting.partition)
         lead_s = float(waiting.high_s[-1]) - at.wall_s
         if lead_s > 0.0:
             partition.ahead_end = waiting.end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,10 @@ IntArray = npt.NDArray[np.int64]
 
 _BINS = 128
 """Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
+_FEW = 1024
+"""Segments a partition up to which it is quicker to look at each one than to search for the edges of bins."""
+_SEVERAL = 8
+"""Partitions from which on it is quicker to look at all of them at once than at one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,21 +96,23 @@ class WaitingSegments:
         rows = int(self.ends[i]) - first
         return first + min(int((arrival_s - low_s) / (high_s - low_s) * rows), rows)
 
+    def which(self, first: int, end: int) -> slice:
+        """The segments that have waiting rows in [first, end)."""
+        low = 0 if first <= self.start else int(self.ends.searchsorted(first, side="right"))
+        if end >= self.end:
+            return slice(low, self.ends.size)
+        high = int(self.segment.searchsorted(end, side="left")) if end > max(first, self.start) else low
+        return slice(low, max(low, high))
+
     def between(self, first: int, end: int) -> SegmentRows:
         """The segments that have waiting rows in [first, end), each with all its waiting rows."""
-        first = max(first, self.start)
-        low = int(self.ends.searchsorted(first, side="right"))
-        high = max(low, int(self.segment.searchsorted(end, side="left"))) if end > first else low
-        segment, ends = self.segment[low:high], self.ends[low:high]
-        firsts, low_s = segment, self.low_s[low:high]
+        at = self.which(first, end)
+        segment, ends = self.segment[at], self.ends[at]
+        firsts, low_s = segment, self.low_s[at]
         if segment.size and self.start > segment[0]:  # a grant ended inside this segment
             firsts, low_s = segment.copy(), low_s.copy()
             firsts[0], low_s[0] = self.start, self.oldest_s
-        return SegmentRows(segment, firsts, ends - firsts, low_s, self.high_s[low:high])
-
-    def all(self) -> SegmentRows:
-        """All segments."""
-        return self.between(self.start, self.end)
+        return SegmentRows(segment, firsts, ends - firsts, low_s, self.high_s[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +122,23 @@ class Waiting:
     Attributes:
         parts: Partitions with waiting rows.
         ends: By reader, the positions at which nothing waits any more.
-        rows: How many rows wait; this and the next are asked for far more often than they change.
+        rows: How many rows wait; this and the next two are asked for far more often than they change.
         oldest_s: When the oldest of them arrived.
+        newest_s: When the newest of them arrived; minus infinity where none waits.
     """
 
     parts: Sequence[WaitingSegments] = ()
     ends: Mapping[str, Positions] = field(default_factory=dict)
     rows: int = field(init=False)
     oldest_s: float | None = field(init=False)
+    newest_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         oldest_s = min((part.oldest_s for part in self.parts), default=None)
         object.__setattr__(self, "rows", sum(part.rows for part in self.parts))
         object.__setattr__(self, "oldest_s", oldest_s)
+        newest_s = max((float(part.high_s[-1]) for part in self.parts), default=-np.inf)
+        object.__setattr__(self, "newest_s", newest_s)
 
 
 def profile(waiting: Waiting) -> WaitingRows:
@@ -136,16 +146,27 @@ def profile(waiting: Waiting) -> WaitingRows:
     parts = waiting.parts
     if not parts:
         return NO_ROWS
-    if sum(part.ends.size for part in parts) <= _BINS:
-        found = [part.all() for part in parts]
-        arrival_s = np.concatenate([each.high_s for each in found])
-        rows = np.concatenate([each.rows for each in found]).astype(np.float64)
+    segments = sum(part.ends.size for part in parts)
+    if segments <= _BINS:
+        arrival_s, rows = np.concatenate([part.high_s for part in parts]), _segment_rows(parts)
         order = np.argsort(arrival_s, kind="stable")
         return WaitingRows(arrival_s[order], rows[order])
-    edges = np.linspace(
-        min(float(part.high_s[0]) for part in parts), max(float(part.high_s[-1]) for part in parts), _BINS
-    )
-    return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
+    edges = np.linspace(min(float(part.high_s[0]) for part in parts), waiting.newest_s, _BINS)
+    if segments > _FEW * len(parts):
+        return WaitingRows(edges, np.sum([_rows_by(part, edges) for part in parts], axis=0))
+    at = edges.searchsorted(np.concatenate([part.high_s for part in parts]), side="left")
+    at = np.minimum(at, _BINS - 1)  # linspace may round its last edge down
+    binned = np.bincount(at, weights=_segment_rows(parts), minlength=_BINS)
+    return WaitingRows(edges, binned.astype(np.float64))
+
+
+def _segment_rows(parts: Sequence[WaitingSegments]) -> FloatArray:
+    """How many rows wait in each segment of some partitions, one partition after the other."""
+    begins = np.concatenate([part.segment for part in parts])
+    # of the first segment of a partition, rows before `start` do not wait any more
+    begins[np.cumsum([0, *(part.ends.size for part in parts[:-1])])] = [part.start for part in parts]
+    rows: FloatArray = (np.concatenate([part.ends for part in parts]) - begins).astype(np.float64)
+    return rows
 
 
 def _rows_by(part: WaitingSegments, edges: FloatArray) -> FloatArray:
@@ -187,8 +208,14 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
     parts = waiting.parts
     limit = row_limit if grant.limit_rows is None else min(row_limit, grant.limit_rows)
     limit = limit / grant.keep_fraction if grant.keep_fraction > 0 else np.inf
-    late_at = [part.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for part in parts]
-    until = [max(late, part.position_at(grant.cut_s)) for part, late in zip(parts, late_at, strict=True)]
+    if waiting.oldest_s is None or grant.shed_before_s <= waiting.oldest_s:
+        late_at = [part.start for part in parts]
+    else:
+        late_at = [part.position_at(np.nextafter(grant.shed_before_s, -np.inf)) for part in parts]
+    if grant.cut_s >= waiting.newest_s:
+        until = [part.end for part in parts]
+    else:
+        until = [max(late, part.position_at(grant.cut_s)) for part, late in zip(parts, late_at, strict=True)]
     if sum(until) - sum(late_at) > limit:
         until = _oldest(waiting, late_at, until, int(limit))
     ends: dict[str, dict[int, int]] = {name: {} for name in waiting.ends}
@@ -202,25 +229,56 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
 
 def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limit: int) -> list[int]:
     """Ends that hold the oldest `limit` rows: by arrival time, and among rows of one time by position."""
-    low_s = float(np.nextafter(min(part.oldest_s for part in waiting.parts), -np.inf))
-    high_s = max(float(part.high_s[-1]) for part in waiting.parts)
-
-    def ends_at(moment_s: float) -> list[int]:
-        return [
-            min(max(late, part.position_at(moment_s)), end)
-            for part, late, end in zip(waiting.parts, late_at, until, strict=True)
-        ]
-
+    assert waiting.oldest_s is not None
+    low_s, high_s = float(np.nextafter(waiting.oldest_s, -np.inf)), waiting.newest_s
+    ends_at, full = _ends_by_time(waiting.parts, late_at, until), sum(late_at) + limit
     for _ in range(48):  # to less than a microsecond
         middle_s = (low_s + high_s) / 2
-        if sum(ends_at(middle_s)) - sum(late_at) > limit:
-            high_s = middle_s
-        else:
-            low_s = middle_s
+        if middle_s in (low_s, high_s):  # there is no moment in between
+            break
+        rows = sum(ends_at(middle_s))
+        low_s, high_s = (low_s, middle_s) if rows > full else (middle_s, high_s)
+        if rows == full:  # every later moment with as many rows has the same ones
+            break
     ends = ends_at(low_s)
-    left = limit - (sum(ends) - sum(late_at))
-    for i, most in enumerate(ends_at(high_s)):
+    left = full - sum(ends)
+    for i, most in enumerate(ends_at(high_s)) if left else ():
         more = min(left, most - ends[i])
         ends[i] += more
         left -= more
     return ends
+
+
+def _ends_by_time(
+    parts: Sequence[WaitingSegments], late_at: Sequence[int], until: Sequence[int]
+) -> Callable[[float], list[int]]:
+    """By moment, where a grant of the rows up to then ends, which begins with late rows and has a bound."""
+    sizes = [part.ends.size for part in parts]
+    if len(parts) < _SEVERAL or sum(sizes) > _FEW * len(parts):
+        bounds = list(zip(parts, late_at, until, strict=True))
+        return lambda moment_s: [
+            min(max(late, part.position_at(moment_s)), end) for part, late, end in bounds
+        ]
+    # after the segments of a partition comes an empty one in which all that arrives later would be
+    begins, upto, low_s, high_s = (
+        np.concatenate([np.append(column, last) for column, last in columns])
+        for columns in (
+            [(part.segment, part.end) for part in parts],
+            [(part.ends, part.end) for part in parts],
+            [(part.low_s, 0.0) for part in parts],
+            [(part.high_s, np.inf) for part in parts],
+        )
+    )
+    at = np.cumsum([0, *(size + 1 for size in sizes[:-1])])
+    begins[at], low_s[at] = [part.start for part in parts], [part.oldest_s for part in parts]
+    rows, takes_s = upto - begins, np.where(high_s > low_s, high_s - low_s, np.inf)
+    late, most = np.array(late_at), np.array(until)
+
+    def ends_at(moment_s: float) -> list[int]:  # as `position_at` of each partition says
+        i = at + np.add.reduceat(high_s <= moment_s, at, dtype=np.int64)
+        inside = ((moment_s - low_s[i]) / takes_s[i] * rows[i]).astype(np.int64)
+        found = begins[i] + np.minimum(np.maximum(inside, 0), rows[i])
+        ends: list[int] = np.minimum(np.maximum(late, found), most).tolist()
+        return ends
+
+    return ends_at

@@ -34,6 +34,7 @@ def carry_out(engine: Engine, command: ev.Command, at: Moment) -> None:
         InvalidInputError: A rule forbids it; nothing was changed.
     """
     members = engine.members
+    engine.table.everything_changed()  # some commands end with a look
     match command:
         case ev.ChangeClass():
             _change_class(engine, command, at)
@@ -71,7 +72,7 @@ def _publish(engine: Engine, command: ev.Publish) -> None:
     sic.shares(command.stream, command.tokens)
     for reader in members.readers.values():
         sic.joined(reader.token, reader.query)
-    engine.paths.changed()
+    engine.table.everything_changed()
 
 
 def _change_class(engine: Engine, command: ev.ChangeClass, at: Moment) -> None:

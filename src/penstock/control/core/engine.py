@@ -36,7 +36,8 @@ from penstock.control.decide.decider import Decider
 from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.scheduler import Scheduler, Verdict
-from penstock.control.schedule.snapshot import Snapshot, snapshot
+from penstock.control.schedule.snapshot import Snapshot
+from penstock.control.schedule.table import QueryTable
 from penstock.control.shed.class_shedding import ClassShedding
 from penstock.control.state.classes import check_stream
 from penstock.control.state.guard import Guard
@@ -70,12 +71,13 @@ class Engine:
         self.out, self.members, self.backlog, guard = Outbox(), Members(), Backlog(), Guard()
         self.classes = Classes(config, at, guard, self.out, tuning)
         self.ledger = Ledger(SicLedger(config.stw_s), tuning)
-        self.paths = Paths(self.members.queries, self.ledger.sic.writers)
+        paths = Paths(self.members.queries, self.ledger.sic.writers)
+        self.table = QueryTable(paths, tuning)
         self.leases = LeaseBook(config.slots, self.scheduler.turns, tuning)
         self.granting = Granting(
             config,
-            Decider(self.paths, guard),
-            ClassShedding(self.ledger.sic, self.paths, tuning),
+            Decider(paths, guard),
+            ClassShedding(self.ledger.sic, paths, tuning),
             guard,
             self.out,
             tuning,
@@ -107,6 +109,7 @@ class Engine:
                 self._planned(event)
             case ev.RowsArrived():
                 self.backlog.arrived(event.stream, event.new, event.at)
+                self.table.rows_arrived(event.stream)
                 self.questions.rows_arrived()
             case ev.QuestionEnded():
                 self._question_ended(event)
@@ -151,7 +154,7 @@ class Engine:
         reader = self.members.join(event)
         self.ledger.sic.joined(reader.token, who.query)
         self.ledger.sic.reads(who.query, reader.id, stream.id)
-        self.paths.changed()
+        self.table.everything_changed()
         self._refresh(self.members.queries[who.query], event.at)
         self.questions.changed()
 
@@ -173,7 +176,7 @@ class Engine:
             self.forget(query)
         if not readers:
             return
-        self.paths.changed()
+        self.table.everything_changed()
         self._keep_tails()
         self.questions.changed()
         self._retry_plans(event.at)
@@ -202,6 +205,7 @@ class Engine:
         """A source asks for its next offset: what its query held before is over."""
         reader = self.members.readers[event.reader]
         query = self.members.queries[reader.query]
+        self.table.changed(query.key)
         self._ends_with_question(query, reader, event)
         if event.takes_all:
             query.flags.draining = True
@@ -242,6 +246,7 @@ class Engine:
         """A reader under AvailableNow is at its end: another of its query's readers opens the next grants."""
         reader = self.members.readers[event.reader]
         query = self.members.queries[reader.query]
+        self.table.changed(query.key)
         self._ends_with_question(query, reader, event)
         reader.finished = True
         self.questions.gone(query, reader.id, event.at.timer_s)
@@ -250,6 +255,7 @@ class Engine:
         if event.reader not in self.members.readers:
             return
         query, now_s = self.members.query_of(event.reader), event.at.timer_s
+        self.table.changed(query.key)
         self.leases.plans.pop(event.reader, None)
         self.leases.stop_waiting(query, now_s)
         if query.question.open == event.reader:
@@ -264,6 +270,7 @@ class Engine:
         """
         reader = self.members.readers[event.reader]
         query, now_s = self.members.queries[reader.query], event.at.timer_s
+        self.table.changed(query.key)
         if query.lease is None:
             if not self.leases.takes_slot_again(query, reader.token, now_s):
                 self.leases.plans[event.reader] = event
@@ -337,20 +344,27 @@ class Engine:
 
     def look(self, at: Moment) -> Snapshot:
         """All queries as they are now; rows that arrived since the last look are booked as offered."""
-        queries = []
-        for query in self.members.queries.values():
-            if query.readers:
-                self._refresh(query, at)
-                if not query.flags.refused:
-                    queries.append(query)
-        seen = snapshot(queries, self.classes.traits(), at, self.paths.due_fraction, self.paths.turns)
+        if not self.table.is_whole:
+            there = (query for query in self.members.queries.values() if query.readers)
+            self.table.begin_anew(there, self.classes)
+        for query in self.table.stale(at.wall_s):
+            self._count_new(query, at)
+        seen = self.table.look(self.classes.traits(), at)
         self.questions.most_fixed_s = float(seen.fixed_s.max(initial=0.0))
         self.classes.saw(seen)
         return seen
 
+    def _count_new(self, query: Query, at: Moment) -> None:
+        """Looks up what waits for a query, if that may have changed, and books what is new."""
+        if self.backlog.refresh(query.backlog, query.wanted, at):
+            self.table.changed(query.key)
+            self.ledger.arrivals(self.classes[query.cls].plant, query, at)
+
     def _refresh(self, query: Query, at: Moment) -> None:
-        changed = self.backlog.refresh(query.backlog, query.wanted, at)
-        self.ledger.arrivals(self.classes[query.cls].plant, query, changed, at)
+        """Brings one query up to date, without the others."""
+        self._count_new(query, at)
+        memory_s = self.classes[query.cls].plant.cls.delay_target_s / 2
+        query.backlog.rates.pass_time(at.timer_s, memory_s, self.tuning)
 
     def _grant(self, verdict: Verdict, ending: Sequence[Query], at: Moment) -> None:
         query = verdict.winner
@@ -358,6 +372,7 @@ class Engine:
         busy = {q.cls for q in self.leases.held.values() if q not in ending}
         spare = self.scheduler.begin(verdict, busy, ending)
         self.leases.reserve(query)
+        self.table.changed(query.key)
         self.questions.changed()
         if query.backlog.waiting.oldest_s is None:
             query.turn.windows_wait = False
@@ -393,6 +408,7 @@ class Engine:
     def _issue(self, query: Query, terms: Terms, at: Moment) -> None:
         """A query holds a grant from now on, and the reader that asked gets its part of it."""
         assert query.question.open is not None
+        self.table.changed(query.key)
         reader = self.members.readers[query.question.open]
         lease = self.leases.take(query, terms)
         grant = lease.answer(reader.id, reader.positions)

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.config.flow import FlowConfig
 from penstock.control.backlog.row_values import FetchedValues, RowsNeededError
 from penstock.control.backlog.waiting import Waiting, cut
@@ -126,13 +124,11 @@ class Granting:
             planned_s, plans = max(turn.length_s, query.cost.fixed_s), {}
         else:
             planned_s, plans = query.cost.batch_s(chosen.rows), dict(chosen.plans)
-        points = [
-            arrivals(
-                part, decided.late[part.reader][part.partition], decided.ends[part.reader][part.partition]
-            )
-            for part in waiting.parts
-        ]
-        times_s = np.concatenate([times for times, _ in points])
+        times_s, rows = arrivals(
+            waiting.parts,
+            [decided.late[part.reader][part.partition] for part in waiting.parts],
+            [decided.ends[part.reader][part.partition] for part in waiting.parts],
+        )
         return Terms(
             at.timer_s,
             decided.ends,
@@ -141,7 +137,7 @@ class Granting:
             plans,
             # the clock by which rows arrived may be set while the batch runs, the timer not
             arrival_s=at.timer_s - (at.wall_s - times_s),
-            arrival_rows=np.concatenate([rows for _, rows in points]),
+            arrival_rows=rows,
             planned_s=planned_s,
             spare=pending.spare,
         )

@@ -28,24 +28,21 @@ class Ledger:
     def __init__(self, sic: SicLedger, tuning: Tuning = TUNING) -> None:
         self.sic, self._tuning = sic, tuning
 
-    def arrivals(self, plant: ClassPlant, query: Query, changed: bool, at: Moment) -> None:
+    def arrivals(self, plant: ClassPlant, query: Query, at: Moment) -> None:
         """Counts rows that arrived for a query since the last time as offered.
 
         Args:
             plant: The query's class.
             query: Whose rows.
-            changed: Whether what waits for the query has changed since then.
             at: Now.
         """
         rows = 0
-        for reader, new in query.backlog.count_new().items() if changed else ():
+        for reader, new in query.backlog.count_new().items():
             if new:
                 self.sic.came(query.key, reader, at.timer_s)
             rows += new
-        if changed:
-            plant.arrived(query.key, rows)
-        memory_s = plant.cls.delay_target_s / 2
-        query.backlog.rates.arrived(rows, at.timer_s, memory_s, self._tuning)
+        plant.arrived(query.key, rows)
+        query.backlog.rates.count(rows)
 
     def planned(self, plant: ClassPlant, query: Query, lease: Lease, event: BatchPlanned) -> None:
         """Spark plans a batch of a reader; said twice it counts once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import compress
 
 from penstock.control.backlog.row_values import Fetch
 from penstock.control.core.granting import PendingGrant
@@ -93,9 +94,7 @@ class Questions:
         """A contest was held."""
         seen, self.blocked = verdict.schedule.seen, False
         self._judged_s = seen.at.timer_s
-        self._judged = {
-            query.key for query, asks in zip(seen.queries, seen.asks.tolist(), strict=True) if asks
-        }
+        self._judged = set(compress(seen.keys, seen.asks.tolist()))
         again_s, winner = verdict.again_s, verdict.winner
         if winner is not None and winner.question.open is None:  # it is next as soon as it asks
             self._judged.discard(winner.key)

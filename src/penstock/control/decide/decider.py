@@ -121,7 +121,7 @@ def _view(
         [q.key for q in there],
         waiting,
         {q.key: q.backlog.waiting.rows for q in there},
-        {q.key: _row_cost_s(q, turn) for q in queries if q.cost.ready},
+        _row_costs_s(queries, turn),
         sum(_rest_s(q, at.timer_s) for q in queries if q.lease is not None),
         batch,
     )
@@ -133,11 +133,15 @@ def _rest_s(query: Query, now_s: float) -> float:
     return max(0.0, query.cost.batch_s(query.lease.admitted) - query.lease.ran_s(now_s))
 
 
-def _row_cost_s(query: Query, turn: Turn) -> float:
-    """Batch time that a row costs in a full batch, the fixed cost shared out."""
-    cost = query.cost
-    length_s = max(turn.of(query.key), cost.fixed_s * 1.5)
-    return length_s / max(1.0, cost.rows_in(length_s))
+def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
+    """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out."""
+    found, lengths_s, usual_s = {}, turn.lengths_s, turn.length_s
+    for query in queries:
+        cost, key = query.costs.model, query.identity.query
+        if cost.ready:
+            length_s = max(lengths_s.get(key, usual_s), cost.fixed_s * 1.5)
+            found[key] = length_s / max(1.0, cost.rows_in(length_s))
+    return found
 
 
 def timing(query: Query, turn: Turn) -> BatchTiming | None:

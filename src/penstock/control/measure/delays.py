@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from penstock.control.backlog.waiting import WaitingSegments
+from penstock.control.backlog.waiting import IntArray, WaitingSegments
 from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
+_STRETCHES = 256
+"""Stretches of segments that are looked at in each partition; a grant may hold a million segments."""
 
-def arrivals(waiting: WaitingSegments, first: int, end: int) -> tuple[FloatArray, FloatArray]:
-    """Arrival times and rows of the waiting rows between two positions, four points a segment."""
-    found = waiting.between(first, end)
-    firsts, ends = np.maximum(found.first, first), np.minimum(found.first + found.rows, end)
-    slope = (found.high_s - found.low_s) / np.maximum(1, found.rows)
-    from_s, to_s = found.low_s + slope * (firsts - found.first), found.low_s + slope * (ends - found.first)
+
+def arrivals(
+    parts: Sequence[WaitingSegments], firsts: Sequence[int], ends: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """Arrival times and rows of waiting rows, four points a segment, or a stretch of them if there are many.
+
+    Args:
+        parts: What waits, by partition.
+        firsts: By partition, the position of the first row that is meant.
+        ends: By partition, the position after the last row that is meant.
+    """
+    where = [part.which(first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
+    sizes = [min(at.stop - at.start, _STRETCHES) for at in where]
+    edges = [_edges(at) for at in where]
+    begins = np.concatenate([part.segment[low] for part, (low, _) in zip(parts, edges, strict=True)])
+    upto = np.concatenate([part.ends[high] for part, (_, high) in zip(parts, edges, strict=True)])
+    low_s = np.concatenate([part.low_s[low] for part, (low, _) in zip(parts, edges, strict=True)])
+    high_s = np.concatenate([part.high_s[high] for part, (_, high) in zip(parts, edges, strict=True)])
+    for part, size, at in zip(parts, sizes, np.cumsum(sizes).tolist(), strict=True):
+        if size and part.start > begins[at - size]:  # a grant ended inside this segment
+            begins[at - size], low_s[at - size] = part.start, part.oldest_s
+    from_row = np.maximum(begins, np.repeat(firsts, sizes))
+    to_row = np.minimum(upto, np.repeat(ends, sizes))
+    slope = (high_s - low_s) / np.maximum(1, upto - begins)
+    from_s, to_s = low_s + slope * (from_row - begins), low_s + slope * (to_row - begins)
     points = (np.arange(4) + 0.5) / 4
     times_s = from_s[:, None] + (to_s - from_s)[:, None] * points
-    return times_s.ravel(), np.repeat((ends - firsts) / 4.0, 4)
+    return times_s.ravel(), np.repeat((to_row - from_row) / 4.0, 4)
+
+
+def _edges(at: slice) -> tuple[slice | IntArray, slice | IntArray]:
+    """The first and the last segment of each stretch; where there are few segments, each is a stretch."""
+    count = at.stop - at.start
+    if count <= _STRETCHES:
+        return at, at
+    edges = at.start + np.arange(_STRETCHES + 1) * count // _STRETCHES
+    return edges[:-1], edges[1:] - 1
 
 
 def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:

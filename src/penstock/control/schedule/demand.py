@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from penstock.control.schedule.snapshot import Snapshot
+from penstock.control.schedule.snapshot import IntArray, Snapshot
 from penstock.control.schedule.turns import FULL_AT, Demand
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.model import FloatArray
@@ -34,17 +34,19 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
         if not seen.ready[working].all():  # what a query asks for that is still being learned, nobody knows
             demands[cls.name] = Demand(target_s, None, count, fixed_s)
             continue
-        load = _loads(seen, seen.usual_per_s, target_s)
-        burst = _loads(seen, np.maximum(seen.usual_per_s, seen.burst_per_s), target_s)
-        at = np.flatnonzero(known & (load > 0.0))
-        keys = [seen.queries[k].key for k in at.tolist()]
+        at = np.flatnonzero(known)
+        usual_per_s = seen.usual_per_s[at]
+        burst = _loads(seen, at, np.maximum(usual_per_s, seen.burst_per_s[at]), target_s)
+        load = _loads(seen, at, usual_per_s, target_s)
+        at, load = at[load > 0.0], load[load > 0.0].tolist()
+        keys = [seen.keys[k] for k in at.tolist()]
         demands[cls.name] = Demand(
             target_s,
-            min(sum(load[at].tolist()), float(count)),
+            min(sum(load), float(count)),
             count,
             fixed_s,
-            dict(zip(keys, load[at].tolist(), strict=True)),
-            min(sum(burst[known].tolist()), float(count)),
+            dict(zip(keys, load, strict=True)),
+            min(sum(burst.tolist()), float(count)),
             dict(zip(keys, seen.fixed_s[at].tolist(), strict=True)),
         )
     return demands
@@ -54,7 +56,7 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
     """By class without work in which a query wants a tick, what that asks for: a batch without rows."""
     found = {}
     wanting = seen.asks & seen.windows_wait
-    for i in np.unique(seen.cls[wanting]).tolist():
+    for i in seen.classes_of(wanting):
         cls = seen.classes[i]
         if cls.name not in demands:
             fixed_s = float(seen.fixed_s[wanting & (seen.cls == i)].max(initial=0.0))
@@ -62,14 +64,17 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
     return found
 
 
-def _loads(seen: Snapshot, rate_per_s: FloatArray, target_s: float) -> FloatArray:
-    """By query, batch time that it asks for in a second, in batches as full as its target allows.
+def _loads(seen: Snapshot, at: IntArray, rate_per_s: FloatArray, target_s: float) -> FloatArray:
+    """By query of some, batch time that it asks for in a second, in batches as full as its target allows.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
     """
     between_s = FULL_AT * target_s
-    waits = ~seen.runs & ~np.isnan(seen.age_s)
-    rows = rate_per_s * between_s + np.where(waits, seen.rows, 0.0)
-    over_s = between_s + np.where(waits, np.fmin(seen.age_s, between_s), 0.0)
-    loads: FloatArray = np.where(rows >= 1.0, rows / over_s * seen.row_s + seen.fixed_s / between_s, 0.0)
+    age_s = seen.age_s[at]
+    waits = ~seen.runs[at] & ~np.isnan(age_s)
+    rows = rate_per_s * between_s + np.where(waits, seen.rows[at], 0.0)
+    over_s = between_s + np.where(waits, np.fmin(age_s, between_s), 0.0)
+    loads: FloatArray = np.where(
+        rows >= 1.0, rows / over_s * seen.row_s[at] + seen.fixed_s[at] / between_s, 0.0
+    )
     return loads

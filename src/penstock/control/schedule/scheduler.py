@@ -124,13 +124,14 @@ class Scheduler:
         asking = seen.asks | again
         schedule = self.schedule(seen)
         turns = schedule.turns
-        batch_s = seen.batch_s(turns)
+        turn_s = seen.turn_s(turns)
+        batch_s = seen.batch_s(turn_s)
         starts_s = self._starts_s(seen, turns, batch_s, _which(seen, ending), self._tuning.latest_at)
-        willing, again_s = self._willing(seen, turns, batch_s, starts_s, asking)
+        willing, again_s = self._willing(seen, turn_s, batch_s, starts_s, asking)
         wanting = willing & seen.asks
         if not wanting.any():
             return Verdict(schedule, again_s=again_s)
-        classes = {seen.classes[i].name for i in np.unique(seen.cls[wanting | (willing & (seen.rows > 0))])}
+        classes = {seen.classes[i].name for i in seen.classes_of(wanting | (willing & (seen.rows > 0)))}
         contest = Contest(
             seen,
             wanting,
@@ -181,7 +182,7 @@ class Scheduler:
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.where(seen.rows[able] > 0, seen.rows[able] / batch_s, 0.0).tolist()
         ready = seen.ready[able].tolist()
-        queries = {seen.queries[i].key: seen.queries[i] for i in able}
+        queries = {seen.keys[i]: seen.queries[i] for i in able.tolist()}
         candidates = [
             Candidate(key, rate if known else None)
             for key, rate, known in zip(queries, rates, ready, strict=True)
@@ -209,7 +210,7 @@ class Scheduler:
     def _willing(
         self,
         seen: Snapshot,
-        turns: Mapping[str, Turn],
+        turn_s: FloatArray,
         batch_s: FloatArray,
         starts_s: FloatArray,
         asking: BoolArray,
@@ -219,11 +220,11 @@ class Scheduler:
         Lower classes are examined first, because a higher class starts early if a batch that a lower class
         wants would make it late.
         """
-        put_off_s = self._put_off_s(seen, turns, starts_s)
+        put_off_s = self._put_off_s(seen, turn_s, starts_s)
         is_put_off = np.isfinite(starts_s) & (put_off_s > 0.0)
         longer_s = batch_s * (1.0 + seen.error) / self.parallel
         willing, lower_s, again_s = np.zeros(asking.size, np.bool_), 0.0, math.inf
-        for level in np.unique(seen.priority[asking]):
+        for level in sorted({seen.classes[i].priority for i in seen.classes_of(asking)}):
             mine = asking & (seen.priority == level)
             # what lower ones want now comes before a batch that is put off
             wait_s = np.where(is_put_off, np.maximum(starts_s - lower_s, 0.0), put_off_s)
@@ -233,13 +234,12 @@ class Scheduler:
             lower_s = max(lower_s, float(longer_s[wants].max(initial=0.0)))
         return willing, again_s
 
-    def _put_off_s(self, seen: Snapshot, turns: Mapping[str, Turn], starts_s: FloatArray) -> FloatArray:
+    def _put_off_s(self, seen: Snapshot, turn_s: FloatArray, starts_s: FloatArray) -> FloatArray:
         """By query, how long to wait for a fuller batch; 0 where a batch now is better."""
         tuning = self._tuning
         empty = np.isnan(seen.age_s)
         tick_s = np.where(seen.draining, 0.0, seen.target_s / 2 - seen.quiet_s)
         tick_s = np.where(seen.windows_wait, np.maximum(tick_s, 0.0), np.inf)
-        turn_s = np.array([turns[q.cls].of(q.key) if q.cls in turns else 0.0 for q in seen.queries])
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.where(
                 seen.row_s > 0.0,
@@ -247,7 +247,7 @@ class Scheduler:
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
         now = np.bool_(self._eager) | ~seen.ready | seen.draining | (seen.rows >= room)
-        done_s = np.nan_to_num(seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
+        done_s = np.where(empty, 0.0, seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)
         found: FloatArray = np.where(empty, tick_s, np.where(now, 0.0, later_s))
@@ -320,4 +320,4 @@ def _which(seen: Snapshot, queries: Sequence[Query]) -> BoolArray:
     if not queries:
         return np.zeros(seen.rows.size, np.bool_)
     keys = {query.key for query in queries}
-    return np.array([query.key in keys for query in seen.queries], np.bool_)
+    return np.array([key in keys for key in seen.keys], np.bool_)

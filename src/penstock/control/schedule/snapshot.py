@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,11 +42,15 @@ class Snapshot:
         at: The moment.
         classes: All classes.
         queries: The queries; every array has an entry for each.
+        keys: Their keys.
         cls: Which of the classes.
+        priority: The priority of its class.
         asks: Whether a query wants a turn, as its last question says.
         runs: Whether a query runs a batch, or is about to.
         rows: How many rows wait.
         age_s: How old the oldest waiting row is; NaN where none waits.
+        waited_s: How long a query has waited for its turn: since its last grant if its rows are older. Where
+            nothing is shed, rows of a low class may be old for ever; the query must not go first for that.
         usual_per_s: The usual arrival rate.
         burst_per_s: The arrival rate of the last moments.
         ready: Whether it is known what batches cost; else the next three are 0.
@@ -56,7 +60,6 @@ class Snapshot:
         draining: Whether a query works its backlog off unshed.
         windows_wait: Whether windows may wait for a tick.
         quiet_s: How long ago its last batch was complete.
-        granted_s: How long ago its last batch was granted.
         target_s: After how long a query is to be done with a row.
         turns_of_row: How many turns a row has waited for when a query is done with it.
     """
@@ -64,11 +67,14 @@ class Snapshot:
     at: Moment
     classes: Sequence[ClassTraits]
     queries: Sequence[Query]
+    keys: Sequence[str]
     cls: IntArray
+    priority: FloatArray
     asks: BoolArray
     runs: BoolArray
     rows: FloatArray
     age_s: FloatArray
+    waited_s: FloatArray
     usual_per_s: FloatArray
     burst_per_s: FloatArray
     ready: BoolArray
@@ -78,110 +84,28 @@ class Snapshot:
     draining: BoolArray
     windows_wait: BoolArray
     quiet_s: FloatArray
-    granted_s: FloatArray
     target_s: FloatArray
     turns_of_row: IntArray
 
-    @property
-    def priority(self) -> FloatArray:
-        """By query, the priority of its class."""
-        priorities: FloatArray = np.array([cls.priority for cls in self.classes])[self.cls]
-        return priorities
+    def classes_of(self, which: BoolArray) -> list[int]:
+        """The classes of some queries, in order."""
+        found: list[int] = np.flatnonzero(np.bincount(self.cls[which])).tolist()
+        return found
 
-    def batch_s(self, turns: Mapping[str, Turn]) -> FloatArray:
+    def turn_s(self, turns: Mapping[str, Turn]) -> FloatArray:
+        """How long a turn of each query is; 0 where its class has none."""
+        found = np.zeros(self.cls.size)
+        for i, cls in enumerate(self.classes):
+            if (turn := turns.get(cls.name)) is None:
+                continue
+            at = np.flatnonzero(self.cls == i)
+            found[at] = turn.length_s
+            if turn.lengths_s:
+                found[at] = [turn.of(self.keys[k]) for k in at.tolist()]
+        return found
+
+    def batch_s(self, turn_s: FloatArray) -> FloatArray:
         """How long each query's next batch would be: its turn, or less if few rows wait; 0 without a turn."""
-        turn_s = np.array(
-            [turns[q.cls].of(q.key) if q.cls in turns else 0.0 for q in self.queries], dtype=np.float64
-        )
-        found: FloatArray = np.where(
-            self.ready, np.minimum(turn_s, self.fixed_s + self.row_s * self.rows), turn_s
-        )
+        whole_s = self.fixed_s + self.row_s * self.rows
+        found: FloatArray = np.where(self.ready, np.minimum(turn_s, whole_s), turn_s)
         return found
-
-    @property
-    def waited_s(self) -> FloatArray:
-        """How long each query has waited for its turn.
-
-        Since its last grant if its rows are older: where nothing is shed, rows of a low class may be old for
-        ever, and the query must not go first for that.
-        """
-        found: FloatArray = np.where(np.isnan(self.age_s), 0.0, np.fmin(self.age_s, self.granted_s))
-        return found
-
-
-def snapshot(
-    queries: Sequence[Query],
-    classes: Sequence[ClassTraits],
-    at: Moment,
-    due_fraction: Callable[[str], float],
-    turns_of_row: Callable[[str], int],
-) -> Snapshot:
-    """The queries as they are now.
-
-    Args:
-        queries: Those that are there and may have grants.
-        classes: All classes.
-        at: Now.
-        due_fraction: By query, the part of its class's target after which it is to be done with a row.
-        turns_of_row: By query, how many turns a row has waited for when it is done with it.
-    """
-    index = {cls.name: i for i, cls in enumerate(classes)}
-    cls = np.array([index[q.identity.cls] for q in queries], np.int64)
-    now_s, wall_s = at.timer_s, at.wall_s
-    numbers = np.array(
-        [
-            (
-                waiting.rows,
-                np.nan if waiting.oldest_s is None else max(0.0, wall_s - waiting.oldest_s),
-                rates.usual_per_s,
-                rates.burst_per_s,
-                state.level * (state.fixed_s or 0.0),
-                state.level * (state.row_s or 0.0),
-                state.spread,
-                now_s - turn.done_s,
-                now_s - turn.granted_s,
-                due_fraction(q.identity.query),
-                turns_of_row(q.identity.query),
-            )
-            for q in queries
-            for waiting, rates, state, turn in [
-                (q.backlog.waiting, q.backlog.rates, q.costs.model.state, q.turn)
-            ]
-        ]
-    ).reshape(-1, 11)
-    flags = np.array(
-        [
-            (
-                q.turn.lease is None and not q.turn.reserved and now_s <= q.question.until_s,
-                q.turn.lease is not None or q.turn.reserved,
-                q.costs.model.state.fixed_s is not None,
-                q.flags.draining,
-                q.turn.windows_wait,
-            )
-            for q in queries
-        ],
-        np.bool_,
-    ).reshape(-1, 5)
-    targets = np.array([each.target_s for each in classes])
-    return Snapshot(
-        at,
-        classes,
-        queries,
-        cls,
-        asks=flags[:, 0],
-        runs=flags[:, 1],
-        rows=numbers[:, 0],
-        age_s=numbers[:, 1],
-        usual_per_s=numbers[:, 2],
-        burst_per_s=numbers[:, 3],
-        ready=flags[:, 2],
-        fixed_s=numbers[:, 4],
-        row_s=numbers[:, 5],
-        error=numbers[:, 6],
-        draining=flags[:, 3],
-        windows_wait=flags[:, 4],
-        quiet_s=numbers[:, 7],
-        granted_s=numbers[:, 8],
-        target_s=targets[cls] * numbers[:, 9] if cls.size else numbers[:, 9],
-        turns_of_row=numbers[:, 10].astype(np.int64),
-    )

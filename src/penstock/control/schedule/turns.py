@@ -106,7 +106,7 @@ def plan_turns(
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
         own_s = (d.target_s - before_s) / (1.0 + parts[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
-        lengths_s = {query: _length_s(d, part * cycle_s, query) for query, part in by_query[name].items()}
+        lengths_s = _lengths_s(d, by_query[name], cycle_s)
         length_s = _length_s(d, equal[name] * cycle_s)
         longest = max(lengths_s.values(), default=length_s)
         turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
@@ -128,9 +128,17 @@ def _parts(demand: Demand, share: float) -> dict[str, float]:
     return {query: min(part + kept * (loads[query] - part), 1.0) for query, part in starting.items()}
 
 
-def _length_s(demand: Demand, length_s: float, query: str = "") -> float:
-    least_s = LEAST_FIXED * demand.fixed.get(query, demand.fixed_s)
-    return min(max(length_s, least_s), demand.target_s)
+def _length_s(demand: Demand, length_s: float) -> float:
+    return min(max(length_s, LEAST_FIXED * demand.fixed_s), demand.target_s)
+
+
+def _lengths_s(demand: Demand, parts: Mapping[str, float], cycle_s: float) -> dict[str, float]:
+    """By query, how long its turns are; a class may have a thousand queries."""
+    fixed_s, usual_s, most_s = demand.fixed, demand.fixed_s, demand.target_s
+    return {
+        query: min(max(part * cycle_s, LEAST_FIXED * fixed_s.get(query, usual_s)), most_s)
+        for query, part in parts.items()
+    }
 
 
 class Turns:

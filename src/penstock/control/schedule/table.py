@@ -1,0 +1,156 @@
+"""All connected queries in a table of arrays. What is written of a query is written when it has changed.
+
+Most queries only wait. A contest over a thousand queries is then a few sums over columns, as nothing has to
+be collected from the objects of queries that are as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from penstock.control.backlog import rates
+from penstock.control.schedule.paths import Paths
+from penstock.control.schedule.snapshot import ClassTraits, Snapshot
+from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
+from penstock.vocabulary.moment import Moment
+
+_NUMBERS, _HOLDS_FROM_S, _CLASS = 12, 10, 11
+_FLAGS, _REFUSED = 5, 4
+
+
+class QueryTable:
+    """The queries that are there, also those that get no grants.
+
+    Whoever changes something of a query that is in a `Snapshot` says so. What changes with time alone is
+    computed for all queries at once.
+
+    Args:
+        paths: Where queries stand on the ways of their rows.
+        tuning: Figures.
+    """
+
+    def __init__(self, paths: Paths, tuning: Tuning = TUNING) -> None:
+        self._paths, self._tuning = paths, tuning
+        self.is_whole = False
+        """Whether the table has the queries that are there, in their order."""
+        self._queries: list[Query] = []
+        self._places: dict[str, int] = {}
+        """By key, the place of a query in the arrays."""
+        self._by_stream: dict[str, list[int]] = {}
+        """By stream, the places of the queries that read it."""
+        self._numbers = np.empty((_NUMBERS, 0))
+        self._flags = np.empty((_FLAGS, 0), np.bool_)
+        self._rates = np.empty((rates.FIGURES, 0))
+        self._changed: set[int] = set()
+
+    # -- what has changed -----------------------------------------------------------------------
+
+    def everything_changed(self) -> None:
+        """A reader or a shared stream came or went, or something changed that concerns several queries."""
+        self._paths.changed()
+        self.is_whole = False
+
+    def changed(self, query: str) -> None:
+        """Something of a query changed."""
+        if (at := self._places.get(query)) is not None:
+            self._changed.add(at)
+
+    def rows_arrived(self, stream: str) -> None:
+        """A stream has more rows."""
+        self._changed.update(self._by_stream.get(stream, ()))
+
+    # -- bringing it up to date -----------------------------------------------------------------
+
+    def begin_anew(self, queries: Iterable[Query], classes: Iterable[str]) -> None:
+        """These are the queries and the classes that are there from now on."""
+        self._queries, self._by_stream = list(queries), {}
+        count, index = len(self._queries), {name: i for i, name in enumerate(classes)}
+        self._places = {query.key: at for at, query in enumerate(self._queries)}
+        self._numbers, self._flags = np.zeros((_NUMBERS, count)), np.zeros((_FLAGS, count), np.bool_)
+        self._rates = np.empty((rates.FIGURES, count))
+        for at, query in enumerate(self._queries):
+            self._numbers[_CLASS, at] = index[query.cls]
+            query.backlog.rates.lie_in(self._rates[:, at])
+            for reader in query.readers.values():
+                self._by_stream.setdefault(reader.stream.id, []).append(at)
+        self._changed, self.is_whole = set(range(count)), True
+
+    def stale(self, wall_s: float) -> list[Query]:
+        """Queries of which it is not sure what waits: they have changed, or it depends on the clock."""
+        again = np.flatnonzero(self._numbers[_HOLDS_FROM_S] > wall_s).tolist()
+        return [self._queries[at] for at in sorted({*again, *self._changed})]
+
+    def _write(self) -> None:
+        """Writes what is known of queries that have changed."""
+        for at in self._changed:
+            query = self._queries[at]
+            waiting, state, turn = query.backlog.waiting, query.costs.model.state, query.turn
+            runs = turn.lease is not None or turn.reserved
+            self._numbers[:_CLASS, at] = (
+                waiting.rows,
+                np.nan if waiting.oldest_s is None else waiting.oldest_s,
+                state.level * (state.fixed_s or 0.0),
+                state.level * (state.row_s or 0.0),
+                state.spread,
+                turn.done_s,
+                turn.granted_s,
+                -np.inf if runs else query.question.until_s,
+                self._paths.due_fraction(query.key),
+                self._paths.turns(query.key),
+                query.backlog.holds_from_s,
+            )
+            self._flags[:, at] = (
+                runs,
+                state.fixed_s is not None,
+                query.flags.draining,
+                turn.windows_wait,
+                query.flags.refused,
+            )
+        self._changed.clear()
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def look(self, classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
+        """The queries that may have grants, as they are now; rates are brought up to date."""
+        self._write()
+        cls = self._numbers[_CLASS].astype(np.int64)
+        memory_s = [each.target_s / 2 for each in classes]
+        rates.pass_time(self._rates, cls, memory_s, at.timer_s, self._tuning)
+        queries, keys, per_s = self._queries, list(self._places), self._rates
+        numbers, flags = self._numbers, self._flags
+        if flags[_REFUSED].any():
+            able = np.flatnonzero(~flags[_REFUSED])
+            queries, keys = [queries[i] for i in able.tolist()], [keys[i] for i in able.tolist()]
+            cls, per_s = cls[able], per_s[:, able]
+            numbers, flags = numbers[:, able], flags[:, able]
+        rows, oldest_s, fixed_s, row_s, error, done_s, granted_s, until_s, due, turns, *_ = numbers.copy()
+        runs, ready, draining, windows_wait, _ = flags.copy()
+        age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
+        target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
+        return Snapshot(
+            at,
+            classes,
+            queries,
+            keys,
+            cls,
+            priority,
+            asks=at.timer_s <= until_s,
+            runs=runs,
+            rows=rows,
+            age_s=age_s,
+            waited_s=np.where(np.isnan(age_s), 0.0, np.fmin(age_s, granted_s)),
+            usual_per_s=per_s[rates.USUAL].copy(),
+            burst_per_s=per_s[rates.BURST].copy(),
+            ready=ready,
+            fixed_s=fixed_s,
+            row_s=row_s,
+            error=error,
+            draining=draining,
+            windows_wait=windows_wait,
+            quiet_s=at.timer_s - done_s,
+            target_s=target_s * due,
+            turns_of_row=turns.astype(np.int64),
+        )
