@@ -87,8 +87,6 @@ class ControlServer:
         self._recorder, self._memory = recorder, memory
         self._stopping = asyncio.Event()
         self._tailers = Tailers(self._found, load_stream)
-        self._joining: list[tuple[str, Mapping[int, int]]] = []
-        """Ids of streams whose readers are about to join, and where these stand."""
         self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
         """By stream, what tailers found and the engine has not heard of yet."""
         self._opening: dict[str, asyncio.Future[StreamLog]] = {}
@@ -181,10 +179,8 @@ class ControlServer:
     def _needed(self) -> dict[str, dict[int, int]]:
         """By stream that is read, or is about to be, where its slowest reader stands."""
         found: dict[str, list[Mapping[int, int]]] = {}
-        for stream, positions in self._joining:
+        for stream, positions in self.engine.members.needed():
             found.setdefault(stream, []).append(positions)
-        for reader in self.engine.members.readers.values():
-            found.setdefault(reader.stream.id, []).append(reader.counted.end)
         return {stream: furthest_back(positions) for stream, positions in found.items()}
 
     def _alone(self, name: str, work: Callable[..., None], *given: Any) -> None:
@@ -378,8 +374,7 @@ class ControlServer:
                 loop.call_soon_threadsafe(ready.set)
 
         stream = str(log.directory)
-        joining = stream, message.offset.end
-        self._joining.append(joining)
+        self.desk.expect(connection, stream, message.offset.end)
         give_up = self._tailers.follow(log, self._needed()[stream], told)
         try:
             await ready.wait()
@@ -387,7 +382,6 @@ class ControlServer:
             self.desk.join(connection, message, log)
         finally:
             give_up()
-            self._joining.remove(joining)
 
     async def _held(self, question: Question) -> dict[str, Any]:
         """The answer to a question, or "nothing yet" when it was held for long enough."""

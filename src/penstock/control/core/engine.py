@@ -116,6 +116,8 @@ class Engine:
                 self._reported(event)
             case ev.Fetched():
                 self._fetched(event)
+            case ev.ReaderExpected():
+                self.members.expected[event.connection] = event.stream, event.positions
             case ev.ReaderJoined():
                 self._joined(event)
             case ev.ReaderFinished():
@@ -143,6 +145,7 @@ class Engine:
 
     def _joined(self, event: ev.ReaderJoined) -> None:
         who, stream = event.who, event.stream
+        self.members.expected.pop(event.connection, None)
         governed = self.classes.governed(who.cls)
         self.members.check_read(stream.id, who.cls, self.classes.priorities)
         query = self.members.queries.get(who.query)
@@ -158,6 +161,7 @@ class Engine:
     def _left(self, event: ev.ConnectionEnded) -> None:
         """A planner's connection ended: its query holds no slot any more."""
         readers, now_s = self.members.of_connection(event.connection), event.at.timer_s
+        self.members.expected.pop(event.connection, None)
         for reader in readers:
             query = self.members.queries[reader.query]
             self.members.leave(reader, self.as_it_is(reader, event.at), now_s)
@@ -192,9 +196,7 @@ class Engine:
         return Gone(reader.stream.name, reader.counted, rows, age_s, reader.token)
 
     def _keep_tails(self) -> None:
-        readers = self.members.readers.values()
-        # books count from the last offset that Spark has surely logged
-        self.backlog.keep([(reader.stream.id, reader.counted.end) for reader in readers])
+        self.backlog.keep(self.members.needed())
 
     # -- the life of a grant --------------------------------------------------------------------
 
