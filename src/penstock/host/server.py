@@ -143,13 +143,17 @@ class ControlServer:
 
     def _schedule(self) -> None:
         """Wakes the engine when it wants to be woken."""
-        loop = asyncio.get_running_loop()
-        if self._wake is not None:
-            self._wake.cancel()
+        loop, due_s = asyncio.get_running_loop(), self.engine.due_s()
         # the loop's clock is the timer; a moment that has passed is woken at once, though not in this call
-        self._wake = loop.call_at(max(self.engine.due_s(), loop.time() + 0.001), self._woke)
+        at_s = max(due_s, loop.time() + 0.001)
+        if self._wake is not None:
+            if due_s <= self._wake.when() <= at_s:
+                return  # events that come one after the other do not put a wake off for ever
+            self._wake.cancel()
+        self._wake = loop.call_at(at_s, self._woke)
 
     def _woke(self) -> None:
+        self._wake = None
         try:
             self.desk.wake()
         except Exception:  # a manager that fails must not take the whole cluster's control with it

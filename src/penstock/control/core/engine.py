@@ -108,6 +108,10 @@ class Engine:
             case ev.RowsArrived():
                 self.backlog.arrived(event.stream, event.new, event.at)
                 self.questions.rows_arrived()
+                if self.questions.blocked:
+                    # what waits for a slot is decided when the host wakes the engine: rows of other streams,
+                    # found in the same look, come right after these
+                    return self.out.take()
             case ev.QuestionEnded():
                 self._question_ended(event)
             case ev.LastStageStarted():
