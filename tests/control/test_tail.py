@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.control.backlog.backlog import Backlog, QueryBacklog
 from penstock.control.backlog.tail import PartitionTail
-from penstock.control.backlog.waiting import WaitingSegments
+from penstock.control.backlog.waiting import Waiting, WaitingSegments, cut
 from penstock.streams.protocol import HeaderArrays
 from penstock.streams.tailing import NewSegments
+from penstock.vocabulary.model import Admission
 from penstock.vocabulary.moment import Moment
 
 NOW = Moment(100.0, 1e9)
@@ -150,6 +151,20 @@ def test_a_tail_has_what_a_list_of_segments_would_have(data: st.DataObject) -> N
         views.append((view, plain.after(position) if position < log[-1] else []))
     for view, expected in views:
         assert shown(view) == expected
+
+
+@pytest.mark.parametrize("shed_before_s", [-np.inf, 0.0])
+def test_rows_without_a_header_wait_with_the_segment_after_them_and_are_not_late_before_it(
+    shed_before_s: float,
+) -> None:
+    part = tail_of(news(30, 10, 10)).after("r", 0, 12)
+    assert part is not None
+    assert (part.start, part.end, part.rows, part.oldest_s) == (12, 50, 38, 0.0)
+    waiting = Waiting([part], {"r": {0: 50}})
+    decided = cut(waiting, Admission(5.0, shed_before_s, 1.0), 1000)
+    assert (decided.late, decided.ends, decided.rows) == ({"r": {0: 12}}, {"r": {0: 50}}, 38)
+    late = cut(waiting, Admission(5.0, 1.75, 1.0), 1000)
+    assert (late.late, late.late_rows) == ({"r": {0: 47}}, 35)
 
 
 # -- what waits for queries -----------------------------------------------------------------------

@@ -7,7 +7,8 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ class Source:
         """One batch, when there is one; returns where it ends."""
         answer = until(lambda: None if (got := self.ask()).get("wait") else got, "a grant")
         end = {int(p): position for p, position in answer["end"].items()}
+        assert answer.get("late", {"0": 0})["0"] <= self.offset.end[0], "nothing is late here"
         rows = end[0] - self.offset.end[0]
         offset = self.offset.advanced(end, {}, KEEP_ALL, self.offset.books.plus(Books(rows)))
         planned = {"op": "planned", "reader": offset.reader, "offset": offset.to_json(), "admitted": rows}
@@ -316,3 +318,38 @@ def test_a_reader_that_begins_further_back_gets_all_rows_from_there_on(served: S
     status = behind.client.request({"op": "status"})["status"]
     assert status["classes"]["gold"]["queries"]["behind"]["waiting"] == 2000
     behind.read_to(3000)
+
+
+@pytest.mark.parametrize("leaves", ["its own old line", "a reader ahead of it"])
+def test_headers_for_a_reader_that_joins_are_kept_whoever_leaves_before_it_has_joined(
+    served: Served, leaves: str
+) -> None:
+    log, behind = served.stream("a", 1500), "a"
+    source = Source(served, log).join()
+    first = source.run()
+    assert first < 1500
+    if leaves == "a reader ahead of it":
+        source.read_to(1500)
+        behind = "behind"
+    gone = served.engine.members.readers["a"].connection
+    follow = served.server._tailers.follow
+
+    def follow_and_leave(
+        log: Any, positions: Mapping[int, int], ready: Callable[[], None]
+    ) -> Callable[[], None]:
+        def told() -> None:  # the engine has the headers: the other line breaks before it hears of the reader
+            served.loop.call_soon_threadsafe(served.server._leave, gone)
+            ready()
+
+        return follow(log, positions, told)
+
+    served.server._tailers.follow = follow_and_leave  # type: ignore[method-assign]
+    again = Source(served, log)
+    again.offset = replace(Offset.initial(behind, {0: first}), grant=1, books=Books(first))
+    again.hello |= {"query": behind, "token": behind, "offset": again.offset.to_json()}
+    again.join()
+    status = again.client.request({"op": "status"})["status"]
+    assert status["classes"]["gold"]["queries"][behind]["waiting"] == 1500 - first
+    log.write(100)
+    again.read_to(1600)
+    assert served.engine.members.expected == {}

@@ -28,10 +28,12 @@ class Followed:
         self.logs: dict[str, Watched] = {}
         self.opened_anew: list[str] = []
         self.tails: dict[str, StreamTail] = {}
+        self._handing = threading.Lock()  # a control plane takes headers in and looks at them in one thread
         self.tailers = Tailers(self._found, self._reopen)
 
     def _found(self, stream: str, new: list[NewSegments]) -> None:
-        self.tails.setdefault(stream, StreamTail()).take_in(new)
+        with self._handing:
+            self.tails.setdefault(stream, StreamTail()).take_in(new)
 
     def _reopen(self, stream: str) -> Watched:
         self.opened_anew.append(stream)
@@ -49,11 +51,10 @@ class Followed:
 
     def known(self, log: Watched, partition: int = 0) -> int:
         """The end up to which the control plane knows a stream, each segment once and none missing."""
-        tail = self.tails.get(str(log.directory))
-        found = None if tail is None else tail.partitions.get(partition)
-        if found is None:
-            return 0
-        waiting = found.after("r", partition, 0)
+        with self._handing:
+            tail = self.tails.get(str(log.directory))
+            found = None if tail is None else tail.partitions.get(partition)
+            waiting = None if found is None else found.after("r", partition, 0)
         if waiting is None:
             return 0
         assert waiting.segment.tolist() == [0, *waiting.ends.tolist()[:-1]], "each once, none missing"

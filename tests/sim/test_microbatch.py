@@ -13,6 +13,7 @@ from penstock.grants.offset import Offset
 from penstock.host.holding import HOLD_S
 from penstock.sim.microbatch import (
     BooksError,
+    Event,
     Lab,
     Machine,
     Point,
@@ -53,6 +54,25 @@ def test_every_grant_is_asked_for_proposed_and_planned_in_this_order(lab: Lab) -
     planned = [Offset.from_json(e.data["offset"]) for e in recording.of("planned", reader="q")]
     assert planned == [batch.offset for batch in query.batches]
     assert [o.grant for o in planned] == list(range(1, len(planned) + 1))
+
+
+def test_a_grant_is_decided_with_all_rows_that_are_there_of_every_stream(lab: Lab) -> None:
+    cluster = lab({"gold": {"target": "8s"}})
+    machine = Machine(row_s=100e-6, noise=0.05)
+    logs = {name: lab.stream(cluster, 7_000.0, 60.0) for name in ("a", "b")}
+    for seed, (name, log) in enumerate(logs.items()):
+        cluster.add(name, "gold", log, machine, seed)
+    missed = []
+
+    def look(event: Event) -> None:
+        if event.kind == "granted":
+            log = logs[event.reader]
+            missed.append(log.end(0) - cluster.engine.backlog.ends(str(log.directory))[0])
+
+    cluster.observers.append(look)
+    cluster.run(45.0)
+    assert len(missed) > 15
+    assert not any(missed), "batches end while others wait for their slot, and nobody looks meanwhile"
 
 
 def test_a_recording_is_json_lines_in_order_of_time_and_the_same_for_the_same_seed(lab: Lab) -> None:

@@ -26,6 +26,7 @@ from penstock.control.core.instructions import (
 )
 from penstock.control.core.status import status
 from penstock.control.state.query import Joining
+from penstock.grants.offset import Positions
 from penstock.host import wire
 from penstock.host.holding import FETCH_S, HOLD_S, hold_s
 from penstock.streams.protocol import StreamLog
@@ -148,6 +149,10 @@ class Desk:
         self.handle(ev.Commanded(self.now(), command))
 
     # -- messages -------------------------------------------------------------------------------
+
+    def expect(self, connection: Hashable, stream: str, positions: Positions) -> None:
+        """A reader's planner has said hello, and the headers of its stream are being read."""
+        self.handle(ev.ReaderExpected(self.now(), connection, stream, positions))
 
     def join(self, connection: Hashable, message: wire.Hello, log: StreamLog) -> None:
         """A reader's planner says hello; the headers of its stream have arrived."""

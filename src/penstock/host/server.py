@@ -87,8 +87,6 @@ class ControlServer:
         self._recorder, self._memory = recorder, memory
         self._stopping = asyncio.Event()
         self._tailers = Tailers(self._found, load_stream)
-        self._joining: list[tuple[str, Mapping[int, int]]] = []
-        """Ids of streams whose readers are about to join, and where these stand."""
         self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
         """By stream, what tailers found and the engine has not heard of yet."""
         self._opening: dict[str, asyncio.Future[StreamLog]] = {}
@@ -145,13 +143,17 @@ class ControlServer:
 
     def _schedule(self) -> None:
         """Wakes the engine when it wants to be woken."""
-        loop = asyncio.get_running_loop()
-        if self._wake is not None:
-            self._wake.cancel()
+        loop, due_s = asyncio.get_running_loop(), self.engine.due_s()
         # the loop's clock is the timer; a moment that has passed is woken at once, though not in this call
-        self._wake = loop.call_at(max(self.engine.due_s(), loop.time() + 0.001), self._woke)
+        at_s = max(due_s, loop.time() + 0.001)
+        if self._wake is not None:
+            if due_s <= self._wake.when() <= at_s:
+                return  # events that come one after the other do not put a wake off for ever
+            self._wake.cancel()
+        self._wake = loop.call_at(at_s, self._woke)
 
     def _woke(self) -> None:
+        self._wake = None
         try:
             self.desk.wake()
         except Exception:  # a manager that fails must not take the whole cluster's control with it
@@ -181,10 +183,8 @@ class ControlServer:
     def _needed(self) -> dict[str, dict[int, int]]:
         """By stream that is read, or is about to be, where its slowest reader stands."""
         found: dict[str, list[Mapping[int, int]]] = {}
-        for stream, positions in self._joining:
+        for stream, positions in self.engine.members.needed():
             found.setdefault(stream, []).append(positions)
-        for reader in self.engine.members.readers.values():
-            found.setdefault(reader.stream.id, []).append(reader.counted.end)
         return {stream: furthest_back(positions) for stream, positions in found.items()}
 
     def _alone(self, name: str, work: Callable[..., None], *given: Any) -> None:
@@ -378,8 +378,7 @@ class ControlServer:
                 loop.call_soon_threadsafe(ready.set)
 
         stream = log.ref.id
-        joining = stream, message.offset.end
-        self._joining.append(joining)
+        self.desk.expect(connection, stream, message.offset.end)
         give_up = self._tailers.follow(log, self._needed()[stream], told)
         try:
             await ready.wait()
@@ -387,7 +386,6 @@ class ControlServer:
             self.desk.join(connection, message, log)
         finally:
             give_up()
-            self._joining.remove(joining)
 
     async def _held(self, question: Question) -> dict[str, Any]:
         """The answer to a question, or "nothing yet" when it was held for long enough."""

@@ -101,7 +101,7 @@ class PartitionTail:
             self._positions[1, live],
             low_s,
             self._arrivals[1, live],
-            max(first, int(segment[0])),
+            first,
         )
 
 

@@ -54,7 +54,8 @@ class WaitingSegments:
         ends: Where each segment ends.
         low_s: When the first row of each segment arrived.
         high_s: When the last row of each segment arrived; it never falls from one segment to the next.
-        start: The first waiting position.
+        start: The first waiting position. It lies before the first segment where the positions in between
+            have no header: nothing is known of such rows, and they go with the first segment's.
     """
 
     reader: str
@@ -88,7 +89,7 @@ class WaitingSegments:
         i = int(self.high_s.searchsorted(arrival_s, side="right"))
         if i == self.ends.size:
             return self.end
-        first = max(self.start, int(self.segment[i]))
+        first = self.start if i == 0 else int(self.segment[i])
         low_s = self.oldest_s if i == 0 else float(self.low_s[i])
         high_s = float(self.high_s[i])
         if arrival_s < low_s or high_s <= low_s:

@@ -111,6 +111,10 @@ class Engine:
                 self.backlog.arrived(event.stream, event.new, event.at)
                 self.table.rows_arrived(event.stream)
                 self.questions.rows_arrived()
+                if self.questions.blocked:
+                    # what waits for a slot is decided when the host wakes the engine: rows of other streams,
+                    # found in the same look, come right after these
+                    return self.out.take()
             case ev.QuestionEnded():
                 self._question_ended(event)
             case ev.LastStageStarted():
@@ -119,6 +123,8 @@ class Engine:
                 self._reported(event)
             case ev.Fetched():
                 self._fetched(event)
+            case ev.ReaderExpected():
+                self.members.expected[event.connection] = event.stream, event.positions
             case ev.ReaderJoined():
                 self._joined(event)
             case ev.ReaderFinished():
@@ -146,6 +152,7 @@ class Engine:
 
     def _joined(self, event: ev.ReaderJoined) -> None:
         who, stream = event.who, event.stream
+        self.members.expected.pop(event.connection, None)
         governed = self.classes.governed(who.cls)
         self.members.check_read(stream.id, who.cls, self.classes.priorities)
         query = self.members.queries.get(who.query)
@@ -161,6 +168,7 @@ class Engine:
     def _left(self, event: ev.ConnectionEnded) -> None:
         """A planner's connection ended: its query holds no slot any more."""
         readers, now_s = self.members.of_connection(event.connection), event.at.timer_s
+        self.members.expected.pop(event.connection, None)
         for reader in readers:
             query = self.members.queries[reader.query]
             self.members.leave(reader, self.as_it_is(reader, event.at), now_s)
@@ -195,9 +203,7 @@ class Engine:
         return Gone(reader.stream.name, reader.counted, rows, age_s, reader.token)
 
     def _keep_tails(self) -> None:
-        readers = self.members.readers.values()
-        # books count from the last offset that Spark has surely logged
-        self.backlog.keep([(reader.stream.id, reader.counted.end) for reader in readers])
+        self.backlog.keep(self.members.needed())
 
     # -- the life of a grant --------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.control.backlog.row_values import Fetch, FetchedValues
 from penstock.control.state.query import Joining
-from penstock.grants.offset import Offset
+from penstock.grants.offset import Offset, Positions
 from penstock.streams.tailing import NewSegments, StreamInfo
 from penstock.vocabulary.moment import Moment
 
@@ -22,6 +22,24 @@ class Event:
     """
 
     at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderExpected(Event):
+    """A reader is about to join: a tailer reads the headers of what waits for it.
+
+    From now on until the reader joins, or its connection ends, the engine lets go of no header that the
+    reader needs. Other events come between the headers and `ReaderJoined`.
+
+    Attributes:
+        connection: Of the reader's planner.
+        stream: Id of the stream that it reads.
+        positions: Where it stands.
+    """
+
+    connection: Hashable
+    stream: str
+    positions: Positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from penstock.control.core.events import ReaderJoined
 from penstock.control.state.past import AWAY_S, QUERIES, Past
 from penstock.control.state.query import Gone, Query, QueryCost, Reader, granted_by_itself
 from penstock.control.state.sharing import SharedStreams
+from penstock.grants.offset import Positions
 from penstock.vocabulary.errors import InvalidInputError, RefusedError
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ class Members:
         self.shared = SharedStreams()
         self.forbidden: dict[str, tuple[str, str, str]] = {}
         """By token or reader, the error that its next question gets: rule, got, hint."""
+        self.expected: dict[Hashable, tuple[str, Positions]] = {}
+        """By connection, the stream of a reader that is about to join, and where the reader stands."""
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.remembered: dict[str, QueryCost] = {}
@@ -51,6 +54,14 @@ class Members:
     def reads(self) -> list[tuple[str, str]]:
         """Streams that are read, and by queries of which class."""
         return [(reader.stream.id, self.queries[reader.query].cls) for reader in self.readers.values()]
+
+    def needed(self) -> list[tuple[str, Positions]]:
+        """Stream and position of each reader that is there, or is about to join.
+
+        A reader that is there needs rows from the last offset on that Spark has surely logged.
+        """
+        there = [(reader.stream.id, reader.counted.end) for reader in self.readers.values()]
+        return [*there, *self.expected.values()]
 
     def has_windows(self, query: Query) -> bool:
         """Whether a query's answers are windows that the watermark closes."""

@@ -44,8 +44,9 @@ BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 LOOK_EVERY_S = 0.02
 """So often tailers look for new rows, beside the moments at which something happens."""
 
-WITHOUT_ROWS = (ev.BatchPlanned, ev.LastStageStarted, ev.QuestionEnded, ev.BatchReported)
-"""Events that are about batches which are granted already."""
+WITHOUT_ROWS = (ev.BatchPlanned, ev.QuestionEnded, ev.BatchReported)
+"""Events that are about batches which are granted already, and after which no other batch is granted. The start
+of a last stage is none of them: it makes room for the next batch, which is to hold all rows there are."""
 
 MakeSource = Callable[[SimulatedQuery, Line, Offset], Source]
 
@@ -185,10 +186,14 @@ class VirtualCluster:
         self._carry_out(self.engine.handle(event))
 
     def _is_in_vain(self, event: ev.Event) -> bool:
-        """Whether a question comes while all slots are taken, by other queries' batches."""
-        if not isinstance(event, ev.Asked) or not self.engine.questions.blocked:
+        """Whether a question comes while other queries' batches take all slots and none of them ends soon.
+
+        While a contest is blocked tailers do not look: a question that gets a grant must not miss those rows.
+        """
+        if not isinstance(event, ev.Asked) or self.engine.members.query_of(event.reader).lease is not None:
             return False
-        return self.engine.members.query_of(event.reader).lease is None
+        leases, now_s = self.engine.leases, event.at.timer_s
+        return not leases.is_free(leases.ending(self.engine.questions.most_fixed_s, now_s), now_s)
 
     def command(self, command: ev.Command) -> None:
         """A driver, or a user, wants something."""
