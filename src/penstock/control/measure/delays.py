@@ -10,8 +10,8 @@ from penstock.control.backlog.waiting import IntArray, WaitingSegments
 from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
-_STRETCHES = 256
-"""Stretches of segments that are looked at in each partition; a grant may hold a million segments."""
+_STRETCHES = 1024
+"""Stretches of segments that are looked at in each partition at most; a grant may hold a million segments."""
 
 
 def arrivals(
