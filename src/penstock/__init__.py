@@ -1,26 +1,36 @@
 """Penstock: overload management for Spark Structured Streaming."""
 
-from typing import Any
+from __future__ import annotations
 
-from penstock.vocabulary.version import __version__ as __version__
+import importlib
+from typing import TYPE_CHECKING
+
+from penstock.vocabulary.version import __version__
+
+if TYPE_CHECKING:  # editors and type checkers see what `__getattr__` loads
+    from penstock.spark.driver.flow import attach
+    from penstock.spark.estimate import estimate, sic
+    from penstock.spark.session import session
+    from penstock.streams.protocol import ESTIMATE, ORIGIN
+
+__all__ = ["ESTIMATE", "ORIGIN", "__version__", "attach", "estimate", "session", "sic"]
+
+_HOMES = {
+    "ESTIMATE": "penstock.streams.protocol",
+    "ORIGIN": "penstock.streams.protocol",
+    "attach": "penstock.spark.driver.flow",
+    "estimate": "penstock.spark.estimate",
+    "session": "penstock.spark.session",
+    "sic": "penstock.spark.estimate",
+}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """What Spark applications use, loaded when used: most of Penstock needs no Spark."""
-    if name in ("ORIGIN", "ESTIMATE"):
-        from penstock.streams import protocol
-
-        return getattr(protocol, name)
-    if name in ("estimate", "sic"):
-        from penstock.spark import estimate
-
-        return getattr(estimate, name)
-    if name == "attach":
-        from penstock.spark.driver.flow import attach
-
-        return attach
-    if name == "session":
-        from penstock.spark.session import session
-
-        return session
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -45,8 +45,8 @@ LOOK_EVERY_S = 0.02
 """So often tailers look for new rows, beside the moments at which something happens."""
 
 WITHOUT_ROWS = (ev.BatchPlanned, ev.QuestionEnded, ev.BatchReported)
-"""Events that are about batches which are granted already, and after which no other batch is granted. The start
-of a last stage is none of them: it makes room for the next batch, which is to hold all rows there are."""
+"""Events about batches that are granted already, after which no other batch is granted. The start of a last
+stage is none of them: it makes room for the next batch, which is to hold all rows there are."""
 
 MakeSource = Callable[[SimulatedQuery, Line, Offset], Source]
 
