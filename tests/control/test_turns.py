@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.schedule.turns import FULL_AT, LEAST_FIXED, OWED, Demand, Turns, plan_turns
+from penstock.control.schedule.turns import Demand, Turns, plan_turns
+from penstock.control.tuning import TUNING
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
 weights = st.floats(0.1, 100)
@@ -37,10 +38,10 @@ def test_a_row_that_just_missed_a_turn_is_in_time_after_the_next(
         demand = asked[name]
         assert 0 <= turn.length_s <= demand.target_s
         assert turn.cycle_s >= turn.length_s
-        if turn.length_s > LEAST_FIXED * demand.fixed_s:  # the least length does not bind
+        if turn.length_s > TUNING.least_fixed * demand.fixed_s:  # the least length does not bind
             assert turn.cycle_s + turn.length_s <= demand.target_s * (1 + 1e-9)
         else:
-            assert turn.length_s == pytest.approx(min(LEAST_FIXED * demand.fixed_s, demand.target_s))
+            assert turn.length_s == pytest.approx(min(TUNING.least_fixed * demand.fixed_s, demand.target_s))
 
 
 def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
@@ -71,24 +72,24 @@ def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turn
 
 def test_queries_of_a_class_with_too_much_keep_the_same_fraction_of_their_rows() -> None:
     bulk, target_s, fixed_s = Demand(4.0, 1.0, 1, 0.0), 4.0, 0.16
-    starting = fixed_s / (FULL_AT * target_s)  # of the time, for each of the two
+    starting = fixed_s / (TUNING.full_at * target_s)  # of the time, for each of the two
     loads, fixed = {"light": starting + 0.01, "heavy": starting + 0.79}, {"light": fixed_s, "heavy": fixed_s}
     gold = Demand(target_s, 0.9, 2, fixed_s, loads, fixed=fixed)
     turn = plan_turns({"gold": gold, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
     assert turn.of("heavy") == pytest.approx((starting + 0.5 * 0.79) * turn.cycle_s)
-    assert turn.of("light") == pytest.approx(LEAST_FIXED * fixed_s), "the least length binds"
+    assert turn.of("light") == pytest.approx(TUNING.least_fixed * fixed_s), "the least length binds"
     crowded = Demand(0.4, 1.6, 2, 0.0, {"a": 0.8, "b": 0.8}, fixed={"a": 0.16, "b": 0.16})
     turn = plan_turns({"gold": crowded, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
-    assert turn.lengths_s["a"] == turn.lengths_s["b"] == pytest.approx(LEAST_FIXED * 0.16)
+    assert turn.lengths_s["a"] == turn.lengths_s["b"] == pytest.approx(TUNING.least_fixed * 0.16)
 
 
 def test_the_least_length_of_a_turn_is_by_its_query() -> None:
     loads, fixed = {"cheap": 0.01, "dear": 0.01}, {"cheap": 0.1, "dear": 0.4}
     demands = {"bulk": Demand(4.0, 0.02, 2, 0.4, loads, fixed=fixed), "gold": Demand(4.0, 1.0, 1, 0.1)}
     turn = plan_turns(demands, {"bulk": 0.01, "gold": 0.99})["bulk"]
-    assert turn.of("cheap") == pytest.approx(LEAST_FIXED * 0.1)
-    assert turn.of("dear") == pytest.approx(LEAST_FIXED * 0.4)
-    assert turn.of("unknown") == pytest.approx(LEAST_FIXED * 0.4), "nobody knows which it is"
+    assert turn.of("cheap") == pytest.approx(TUNING.least_fixed * 0.1)
+    assert turn.of("dear") == pytest.approx(TUNING.least_fixed * 0.4)
+    assert turn.of("unknown") == pytest.approx(TUNING.least_fixed * 0.4), "nobody knows which it is"
 
 
 @given(
@@ -246,7 +247,7 @@ def test_what_a_machine_took_that_stood_still_is_owed_by_nobody() -> None:
     while turns.price("bulk", 0.0, planned_s=1.0) > 0.0:
         paid.append(turns.price("bulk", 0.0, planned_s=1.0))
         turns.charge("bulk", 0.0, planned_s=1.0)
-    assert sum(paid) == pytest.approx(OWED)
+    assert sum(paid) == pytest.approx(TUNING.owed)
 
 
 def test_shares_hold_where_short_turns_often_take_far_longer_than_planned() -> None:

@@ -1,4 +1,4 @@
-"""The figures that the control plane was tuned with, each with what was measured, in one place.
+"""The figures that the control plane was tuned with, in one place: what each is for, and what was measured.
 
 They are no settings: a user has no reason to change one. Benches and tests may, to show what a figure is for.
 """
@@ -21,6 +21,16 @@ class Tuning:
     # -- how long turns are -----------------------------------------------------------------------
     slack_fraction: float = 0.05
     """Part of the target that turns leave free for the error of the cost model."""
+    full_at: float = 0.8
+    """Where others need the time, a query's batches follow each other after so much of its target: after all
+    of it, a row that just missed a batch would be late by the batch that takes it."""
+    least_fixed: float = 2.0
+    """A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
+    overrun: float = 1.5
+    """Times its planned length that a turn counts at most; the rest is owed, and counts with the next turns.
+    Paid at once, a class with a tenth of the weights would wait nine times as long as it took too long."""
+    owed: float = 4.0
+    """Planned lengths that a class owes at most: what a machine took that stood still, nobody pays for."""
     stale_s: float = 0.5
     """A query that has not asked for so long does not want its turn any more."""
     parallel_memory_s: float = 10.0
@@ -39,6 +49,10 @@ class Tuning:
     """A contest that nobody won is held again this long after new rows arrived. With thirty queries a contest
     takes a millisecond; held for every arrival, contests took a tenth of two cores."""
 
+    ask_again_fraction: float = 0.1
+    """A manager that decides periodically is asked only after a whole cycle of turns. The length of the cycle
+    changes with what waits, so it is planned again once this part of the rest has passed. Planned every 20 ms
+    instead, these cycles took most of the CPU time of a control plane with such managers."""
     look_fraction: float = 0.02
     """Where the next batch is put off for long, the contest is held again, after new rows arrived, once this
     part of the wait has passed: a query that waits for 20 s is not looked at a thousand times."""

@@ -7,7 +7,7 @@ from collections.abc import Container
 import numpy as np
 
 from penstock.control.schedule.snapshot import IntArray, Snapshot
-from penstock.control.schedule.turns import FULL_AT, Demand
+from penstock.control.schedule.turns import Demand
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.model import FloatArray
 
@@ -34,10 +34,10 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
         if not seen.ready[working].all():  # what a query asks for that is still being learned, nobody knows
             demands[cls.name] = Demand(target_s, None, count, fixed_s)
             continue
-        at = np.flatnonzero(known)
+        at, between_s = np.flatnonzero(known), tuning.full_at * target_s
         usual_per_s = seen.usual_per_s[at]
-        burst = _loads(seen, at, np.maximum(usual_per_s, seen.burst_per_s[at]), target_s)
-        load = _loads(seen, at, usual_per_s, target_s)
+        burst = _loads(seen, at, np.maximum(usual_per_s, seen.burst_per_s[at]), between_s)
+        load = _loads(seen, at, usual_per_s, between_s)
         at, load = at[load > 0.0], load[load > 0.0].tolist()
         keys = [seen.keys[k] for k in at.tolist()]
         demands[cls.name] = Demand(
@@ -64,12 +64,11 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
     return found
 
 
-def _loads(seen: Snapshot, at: IntArray, rate_per_s: FloatArray, target_s: float) -> FloatArray:
-    """By query of some, batch time that it asks for in a second, in batches as full as its target allows.
+def _loads(seen: Snapshot, at: IntArray, rate_per_s: FloatArray, between_s: float) -> FloatArray:
+    """By query of some, batch time that it asks for in a second, in batches that begin `between_s` apart.
 
     What waits came in over the age of its oldest row, what comes is known by its rate.
     """
-    between_s = FULL_AT * target_s
     age_s = seen.age_s[at]
     waits = ~seen.runs[at] & ~np.isnan(age_s)
     rows = rate_per_s * between_s + np.where(waits, seen.rows[at], 0.0)

@@ -12,7 +12,7 @@ from penstock.control.schedule.contest import Contest
 from penstock.control.schedule.demand import demands_of, ticks_of
 from penstock.control.schedule.shares import LEAST_SHARE, Redistribution
 from penstock.control.schedule.snapshot import BoolArray, IntArray, Snapshot
-from penstock.control.schedule.turns import LEAST_FIXED, Demand, Turn, Turns, plan_turns
+from penstock.control.schedule.turns import Demand, Turn, Turns, plan_turns
 from penstock.control.schedule.urgency import latest_starts
 from penstock.control.schedule.usage import Usage
 from penstock.control.state.guard import Guard
@@ -72,7 +72,7 @@ class Scheduler:
     """
 
     def __init__(self, capacity: Redistribution, eager: bool, guard: Guard, tuning: Tuning = TUNING) -> None:
-        self.capacity, self.turns, self.usage = capacity, Turns(capacity.shares), Usage()
+        self.capacity, self.turns, self.usage = capacity, Turns(capacity.shares, tuning), Usage()
         self.parallel = 1.0
         """Batches that run at once while any does, on average: they overlap at their ends."""
         self.plans = 0
@@ -106,8 +106,9 @@ class Scheduler:
             share, claim = self.capacity.shares[name], self.capacity.claims[name]
             load = claim if demand.load is None else demand.load / self.parallel
             shares[name] = max(share, min(load, claim), LEAST_SHARE)
-        turns = plan_turns(demands, shares, self.parallel)
-        turns.update({name: Turn(LEAST_FIXED * tick.fixed_s, tick.target_s) for name, tick in ticks.items()})
+        turns = plan_turns(demands, shares, self.parallel, self._tuning)
+        least = self._tuning.least_fixed
+        turns.update({name: Turn(least * tick.fixed_s, tick.target_s) for name, tick in ticks.items()})
         return TurnSchedule(seen, {**demands, **ticks}, turns)
 
     # -- whose turn it is -----------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.errors import UnknownNameError, require_positive
 
 
@@ -58,19 +59,11 @@ class Turn:
         return self.lengths_s.get(query, self.length_s)
 
 
-FULL_AT = 0.8
-"""Where others need the time, a query's batches follow each other after so much of its target."""
-LEAST_FIXED = 2.0
-"""A turn is at least so many times the fixed cost: below it, starting batches would take most of it."""
-
-OVERRUN = 1.5
-"""Times its planned length that a turn counts at most; the rest is owed, and counts with the next turns."""
-OWED = 4.0
-"""Planned lengths that a class owes at most: what a machine took that stood still, nobody pays for."""
-
-
 def plan_turns(
-    demands: Mapping[str, Demand], shares: Mapping[str, float], parallel: float = 1.0
+    demands: Mapping[str, Demand],
+    shares: Mapping[str, float],
+    parallel: float = 1.0,
+    tuning: Tuning = TUNING,
 ) -> dict[str, Turn]:
     """Lengths of turns such that a row that just missed one is still in time after the next.
 
@@ -88,16 +81,17 @@ def plan_turns(
         demands: By class, of those that have work.
         shares: By class; they divide the whole time in this proportion.
         parallel: Batches that run at once, on average: so many seconds of batches there are in a second.
+        tuning: How full batches are, and how long at least.
     """
     if not demands:
         return {}
     total = sum(shares[name] for name in demands)
     shares = {name: parallel * shares[name] / total for name in demands}
     equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
-    by_query = {name: _parts(d, shares[name]) for name, d in demands.items()}
+    by_query = {name: _parts(d, shares[name], tuning) for name, d in demands.items()}
     parts = {name: max(by_query[name].values(), default=equal[name]) for name in demands}
     alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
-    longest_s = {name: _length_s(d, parts[name] * alone_s[name]) for name, d in demands.items()}
+    longest_s = {name: _length_s(d, parts[name] * alone_s[name], tuning) for name, d in demands.items()}
     common_s = min(alone_s.values())
     turns = {}
     for name, d in demands.items():
@@ -106,20 +100,21 @@ def plan_turns(
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
         own_s = (d.target_s - before_s) / (1.0 + parts[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
-        lengths_s = _lengths_s(d, by_query[name], cycle_s)
-        length_s = _length_s(d, equal[name] * cycle_s)
+        lengths_s = _lengths_s(d, by_query[name], cycle_s, tuning)
+        length_s = _length_s(d, equal[name] * cycle_s, tuning)
         longest = max(lengths_s.values(), default=length_s)
         turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
     return turns
 
 
-def _parts(demand: Demand, share: float) -> dict[str, float]:
+def _parts(demand: Demand, share: float, tuning: Tuning) -> dict[str, float]:
     """By query, its part of the time that a class has."""
     loads, asked = demand.loads, sum(demand.loads.values())
     if asked < share:
         return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
     starting = {
-        q: min(load, demand.fixed.get(q, 0.0) / (FULL_AT * demand.target_s)) for q, load in loads.items()
+        q: min(load, demand.fixed.get(q, 0.0) / (tuning.full_at * demand.target_s))
+        for q, load in loads.items()
     }
     started = sum(starting.values())
     if started >= share:
@@ -128,24 +123,32 @@ def _parts(demand: Demand, share: float) -> dict[str, float]:
     return {query: min(part + kept * (loads[query] - part), 1.0) for query, part in starting.items()}
 
 
-def _length_s(demand: Demand, length_s: float) -> float:
-    return min(max(length_s, LEAST_FIXED * demand.fixed_s), demand.target_s)
+def _length_s(demand: Demand, length_s: float, tuning: Tuning) -> float:
+    return min(max(length_s, tuning.least_fixed * demand.fixed_s), demand.target_s)
 
 
-def _lengths_s(demand: Demand, parts: Mapping[str, float], cycle_s: float) -> dict[str, float]:
+def _lengths_s(
+    demand: Demand, parts: Mapping[str, float], cycle_s: float, tuning: Tuning
+) -> dict[str, float]:
     """By query, how long its turns are; a class may have a thousand queries."""
     fixed_s, usual_s, most_s = demand.fixed, demand.fixed_s, demand.target_s
     return {
-        query: min(max(part * cycle_s, LEAST_FIXED * fixed_s.get(query, usual_s)), most_s)
+        query: min(max(part * cycle_s, tuning.least_fixed * fixed_s.get(query, usual_s)), most_s)
         for query, part in parts.items()
     }
 
 
 class Turns:
-    """Whose turn it is."""
+    """Whose turn it is.
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
+    Args:
+        weights: By class.
+        tuning: What a turn that took too long counts.
+    """
+
+    def __init__(self, weights: Mapping[str, float], tuning: Tuning = TUNING) -> None:
         _check_weights(weights)
+        self._tuning = tuning
         self._weights = dict(weights)
         self._used: dict[str, float] = dict.fromkeys(weights, 0.0)
         self._owed_s: dict[str, float] = dict.fromkeys(weights, 0.0)
@@ -239,7 +242,7 @@ class Turns:
     def _counted_s(self, name: str, seconds: float, planned_s: float, cheap: bool) -> float:
         """The part of a turn that counts now, with what is owed of earlier ones."""
         owed_s = 0.0 if cheap or math.isinf(planned_s) else self._owed_s[name]
-        return min(max(0.0, seconds) + owed_s, OVERRUN * planned_s)
+        return min(max(0.0, seconds) + owed_s, self._tuning.overrun * planned_s)
 
     def charge(
         self,
@@ -255,7 +258,7 @@ class Turns:
         self.used_s[name] += seconds
         if not (spare or learning or math.isinf(planned_s)):
             owed_s = self._owed_s[name] + seconds - self._counted_s(name, seconds, planned_s, cheap=False)
-            self._owed_s[name] = min(owed_s, OWED * planned_s)
+            self._owed_s[name] = min(owed_s, self._tuning.owed * planned_s)
 
 
 def _check_weights(weights: Mapping[str, float]) -> None:
