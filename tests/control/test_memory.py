@@ -80,8 +80,8 @@ def test_costs_are_written_at_most_once_a_second_and_only_when_batches_ended(
         async def beat(expected: int) -> None:
             before = len(slept)
             beats.put_nowait(None)
-            while len(slept) == before or server._tasks:
-                await asyncio.wait([working, *server._tasks], timeout=0.01)
+            while len(slept) == before or server._aside.tasks:
+                await asyncio.wait([working, *server._aside.tasks], timeout=0.01)
             assert len(written) == expected
 
         await beat(1)

@@ -24,7 +24,8 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.host.client import ControlClient, ControlSilentError, peer_user
 from penstock.host.holding import HOLD_S, LONGEST_HOLD_S, QUESTIONS_PER_S, hold_s
-from penstock.host.server import ControlServer, serve
+from penstock.host.process import serve
+from penstock.host.server import ControlServer
 from penstock.record.parts import all_parts
 from penstock.record.replay import rebuild_managers, replay
 from penstock.record.rundir import read_run
@@ -33,7 +34,7 @@ from penstock.vocabulary.errors import InvalidInputError
 
 
 class Control:
-    """`python -m penstock.host.server`, fed on standard input as a driver does."""
+    """`python -m penstock.host.process`, fed on standard input as a driver does."""
 
     def __init__(self, folder: Path, run: bool = False) -> None:
         self.folder, self.path = folder, folder / "control.sock"
@@ -47,7 +48,7 @@ class Control:
             "record": {"kind": "spark"},
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.host.server"],
+            [sys.executable, "-m", "penstock.host.process"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PENSTOCK_LOG": "CRITICAL"},
@@ -434,7 +435,7 @@ def test_it_ends_with_its_driver_and_leaves_a_report(
 
 
 def test_without_a_word_on_its_input_it_ends_at_once() -> None:
-    command = [sys.executable, "-m", "penstock.host.server"]
+    command = [sys.executable, "-m", "penstock.host.process"]
     assert subprocess.run(command, input=b"", timeout=PATIENCE_S, check=False).returncode == 0
 
 

@@ -50,7 +50,8 @@ def serve_command(
     Their queries share the slots, classes and targets of this file. A driver's own classes must be among
     them.
     """
-    from penstock.host.server import ControlServer, run_control
+    from penstock.host.process import run_control
+    from penstock.host.server import ControlServer
 
     flow = _flow_of(config)
     if run is not None:

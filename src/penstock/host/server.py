@@ -1,8 +1,4 @@
-"""The control plane as a process: a Unix socket, JSON lines, one engine. Imports no Spark.
-
-`python -m penstock.host.server` reads its start-up message (one JSON line: address, configuration, run
-directory) from standard input and lives until that is closed, so that it never outlives the driver.
-"""
+"""The control plane's server: a Unix socket, JSON lines, one engine."""
 
 from __future__ import annotations
 
@@ -11,33 +7,25 @@ import contextlib
 import json
 import logging
 import os
-import signal
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.flow import FlowConfig
-from penstock.control.backlog.row_values import Fetch, FetchedValues, fetch_values
+from penstock.control.backlog.row_values import fetch_values
 from penstock.control.core.engine import Engine
 from penstock.control.core.events import Fetched
 from penstock.control.core.instructions import FetchRows, Recorded, Tell
-from penstock.control.core.status import closing_report
+from penstock.host.aside import Aside, in_thread, looked_at
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.host.desk import Desk, Question
 from penstock.host.holding import FETCH_S
-from penstock.host.memory import costs_text, read_costs, write_costs
+from penstock.host.memory import costs_text, write_costs
 from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
 from penstock.host.tailers import Tailers
-from penstock.host.threads import in_thread
 from penstock.host.wire import HINT, AskStatus, FromSource, Hello, Left, Message, parsed
-from penstock.policies.load.base import describe_manager
-from penstock.record.recording import LiveRecorder
-from penstock.record.replay import manager_now
-from penstock.record.rundir import RunDirectory
 from penstock.streams.opening import load_stream, open_stream
 from penstock.streams.protocol import StreamLog
 from penstock.streams.tailing import NewSegments, furthest_back
@@ -90,9 +78,7 @@ class ControlServer:
         self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
         """By stream, what tailers found and the engine has not heard of yet."""
         self._opening: dict[str, asyncio.Future[StreamLog]] = {}
-        self._stuck: set[str] = set()
-        """Work in other threads that takes long, and is not begun again before it has ended."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._aside = Aside()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.TimerHandle | None = None
 
@@ -118,9 +104,7 @@ class ControlServer:
             self._tailers.close()
             if self._wake is not None:
                 self._wake.cancel()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._aside.end()
             if self.path.is_socket():
                 self.path.unlink(missing_ok=True)
 
@@ -172,11 +156,11 @@ class ControlServer:
                 done = sum(query.turn.batches for query in self.engine.members.queries.values())
                 if self._memory is not None and done != batches:
                     batches = done
-                    self._alone("costs", write_costs, self._memory, costs_text(self.engine.costs()))
+                    self._aside.alone("costs", write_costs, self._memory, costs_text(self.engine.costs()))
                 if self.engine.config.trim and time.monotonic() - trimmed_s >= EVERY_S:
                     trimmed_s = time.monotonic()
                     for stream, log in self._tailers.logs.items():
-                        self._alone(f"trim {stream}", trim, [log])
+                        self._aside.alone(f"trim {stream}", trim, [log])
             except Exception:
                 _log.exception("a chore failed; decisions go on")
 
@@ -186,22 +170,6 @@ class ControlServer:
         for stream, positions in self.engine.members.needed():
             found.setdefault(stream, []).append(positions)
         return {stream: furthest_back(positions) for stream, positions in found.items()}
-
-    def _alone(self, name: str, work: Callable[..., None], *given: Any) -> None:
-        """Does some work in another thread, unless it is still done since the last time."""
-        if name not in self._stuck:
-            self._stuck.add(name)
-            self._start(self._do(name, work, *given))
-
-    async def _do(self, name: str, work: Callable[..., None], *given: Any) -> None:
-        try:
-            await in_thread(work, *given)
-        except OSError as error:
-            _log.warning("%s: not done; decisions go on: %s", name, error)
-        except Exception:
-            _log.exception("%s: not done; decisions go on", name)
-        finally:
-            self._stuck.discard(name)
 
     # -- the engine's hands ---------------------------------------------------------------------
 
@@ -224,14 +192,14 @@ class ControlServer:
 
     def fetch(self, wanted: FetchRows) -> None:
         """Reads rows that a shedder needs."""
-        self._start(self._fetch(wanted))
+        self._aside.start(self._fetch(wanted))
 
     async def _fetch(self, wanted: FetchRows) -> None:
         """The grant goes on without the shedder where rows cannot be read, or not soon enough."""
         stream, values = wanted.fetch.stream, None
         try:
-            if (log := self._tailers.logs.get(stream)) is not None and f"read {stream}" not in self._stuck:
-                values = await self._read(log, wanted.fetch)
+            if (log := self._tailers.logs.get(stream)) is not None:
+                values = await self._aside.within(FETCH_S, f"read {stream}", fetch_values, log, wanted.fetch)
         except TimeoutError:
             _log.warning("rows of %s were not read within %g s for a shedder", stream, FETCH_S)
         except Exception:
@@ -241,19 +209,6 @@ class ControlServer:
         except Exception:
             _log.exception("rows of %s were read, and a grant was not decided", stream)
         self._schedule()
-
-    async def _read(self, log: StreamLog, wanted: Fetch) -> FetchedValues:
-        """Rows of a log; one that does not answer is not asked again before it has."""
-        reading = asyncio.ensure_future(in_thread(fetch_values, log, wanted))
-        try:
-            async with asyncio.timeout(FETCH_S):
-                return await asyncio.shield(reading)
-        except TimeoutError:
-            name = f"read {wanted.stream}"
-            self._stuck.add(name)
-            reading.add_done_callback(lambda _: self._stuck.discard(name))
-            reading.add_done_callback(_looked_at)
-            raise
 
     def record(self, line: Recorded) -> None:
         """Keeps a line in the run's record."""
@@ -266,15 +221,10 @@ class ControlServer:
             "driver %s was to be told %s; drivers do not listen yet", instruction.driver, instruction.what
         )
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- connections ----------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._start(self._serve(reader, writer))
+        self._aside.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = object()
@@ -366,7 +316,7 @@ class ControlServer:
         if opening is None:
             opening = self._opening[place] = asyncio.ensure_future(in_thread(open_stream, place))
             opening.add_done_callback(lambda _: self._opening.pop(place, None))
-            opening.add_done_callback(_looked_at)
+            opening.add_done_callback(looked_at)
         return await asyncio.shield(opening)
 
     async def _join_stream(self, connection: object, message: Hello, log: StreamLog) -> None:
@@ -409,12 +359,6 @@ async def _sent(writer: asyncio.StreamWriter) -> None:
         raise ConnectionResetError(f"a client has not read its answer for {SEND_S:g} s") from None
 
 
-def _looked_at(done: asyncio.Future[Any]) -> None:
-    """An error for which nobody waits any more is none that asyncio has to tell of."""
-    if not done.cancelled():
-        done.exception()
-
-
 async def _within(seconds: float, happened: asyncio.Event) -> bool:
     """Waits for something for a while; returns whether it has happened."""
     with contextlib.suppress(TimeoutError):
@@ -429,70 +373,3 @@ def _error(rule: str, got: str, hint: str = "see its log") -> dict[str, Any]:
 
 def _refused(error: InvalidInputError) -> dict[str, Any]:
     return _error(error.rule, str(error.got), error.hint)
-
-
-async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:
-    """Serves a control plane until a signal, or until a stream ends.
-
-    Args:
-        start: Its start-up message: address, config, run, record, memory.
-        until: Lives as long as the driver does.
-    """
-    config = FlowConfig.from_json(start["config"])
-    recorder = None
-    if start.get("run"):
-        managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
-        limit = config.record_mb * 1_000_000 or None
-        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
-        recorder = LiveRecorder(run)
-    memory = Path(start["memory"]) if start.get("memory") else None
-    engine = Engine(config, now(), None if memory is None else read_costs(memory))
-    if recorder is not None:
-        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in engine.classes.items()})
-    server = ControlServer(start["address"], engine, recorder, memory)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
-
-    async def watch(stream: asyncio.StreamReader) -> None:
-        await stream.read()  # ends when the driver does, however it does
-        server.stop()
-
-    watching = None if until is None else asyncio.create_task(watch(until))
-    try:
-        await server.run()
-    finally:
-        if watching is not None:
-            watching.cancel()
-        if recorder is not None:
-            recorder.finish(closing_report(engine, now()))
-
-
-async def _start() -> None:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 22)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    line = await reader.readline()
-    if line:
-        await serve(json.loads(line), reader)
-
-
-def run_control(start: Mapping[str, Any]) -> None:
-    """Serves a control plane in this process until SIGINT or SIGTERM."""
-    _log_to_stderr()
-    asyncio.run(serve(start))
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING"), format="penstock control: %(message)s"
-    )
-
-
-def main() -> None:
-    _log_to_stderr()
-    asyncio.run(_start())
-
-
-if __name__ == "__main__":
-    main()

@@ -47,8 +47,6 @@ class Classes(Mapping[str, GovernedClass]):
         self.started_s = self._last_s = self._divided_s = at.timer_s
         self._waiting: set[str] = set()
         """Classes for which rows waited when they were last looked at."""
-        self._again_s: dict[str, float] = {}
-        """By class whose cycle was not over when its manager was due, when that is looked at again."""
 
     # -- a mapping ------------------------------------------------------------------------------
 
@@ -100,7 +98,6 @@ class Classes(Mapping[str, GovernedClass]):
         """Takes a class out; what it had is divided among the others."""
         self.removed[name] = last
         del self._governed[name]
-        self._again_s.pop(name, None)
         self.scheduler.forget_class(name)
         for other, scale in self.capacity.remove(name).items():
             self[other].plant.capacity_scale *= scale
@@ -151,27 +148,20 @@ class Classes(Mapping[str, GovernedClass]):
         return [
             name
             for name, governed in self.items()
-            if not governed.traits.gives_grants and at.timer_s >= self._asked_s(name)
+            if not governed.traits.gives_grants and at.timer_s >= governed.asked_s
         ]
 
     def is_cycle_over(self, name: str, cycle_s: float, at: Moment) -> bool:
         """Whether a batch can have ended in a class's period; a decision on no batch is one on nothing."""
-        left_s = self[name].plant.last_s + cycle_s - at.timer_s
-        if left_s <= 0.0:
-            self._again_s.pop(name, None)
-            return True
-        wait_s = max(self._tuning.ask_again_fraction * left_s, self._tuning.look_every_s)
-        self._again_s[name] = at.timer_s + wait_s
-        return False
-
-    def _asked_s(self, name: str) -> float:
-        """On the timer, when the manager of a class that decides periodically is asked next."""
         governed = self[name]
-        return max(governed.plant.last_s + governed.period_s, self._again_s.get(name, -math.inf))
+        left_s = governed.plant.last_s + cycle_s - at.timer_s
+        wait_s = max(self._tuning.ask_again_fraction * left_s, self._tuning.look_every_s)
+        governed.not_before_s = at.timer_s + (wait_s if left_s > 0.0 else 0.0)
+        return left_s <= 0.0
 
     @property
     def due_s(self) -> float:
         """On the timer, when something periodic is due."""
-        periods_s = (self._asked_s(name) for name, each in self.items() if not each.traits.gives_grants)
+        periods_s = (governed.asked_s for governed in self.values() if not governed.traits.gives_grants)
         soon_s = self._last_s + self._tuning.look_every_s
         return min(self._divided_s + self._divide_every_s, max(min(periods_s, default=math.inf), soon_s))

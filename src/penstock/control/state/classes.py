@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,6 +33,13 @@ class GovernedClass:
     """What chooses over all queries of the class; `None` where each query sheds by itself."""
     strategy: ShedStrategy | None = None
     """How the shedder is asked, and how its decisions are carried out; `None` where there is no shedder."""
+    not_before_s: float = -math.inf
+    """On the timer, when it is next looked at whether a cycle of turns is over that was not."""
+
+    @property
+    def asked_s(self) -> float:
+        """On the timer, when a manager that decides periodically may be asked next."""
+        return max(self.plant.last_s + self.period_s, self.not_before_s)
 
 
 def govern(

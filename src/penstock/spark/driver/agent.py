@@ -270,7 +270,7 @@ class ControlProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.host.server"],
+            [sys.executable, "-m", "penstock.host.process"],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # the driver alone handles a Ctrl-C in the terminal

@@ -395,7 +395,7 @@ class Flow:
         self.stop()
 
     def request(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a message to the control plane; see `penstock.host.server`."""
+        """Sends a message to the control plane; see `penstock.host.wire`."""
         with self._lock:
             return self._client.request(message)
 

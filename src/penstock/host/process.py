@@ -1,0 +1,94 @@
+"""The control plane as a process: starts an engine and its server, and ends with its driver. No Spark.
+
+`python -m penstock.host.process` reads its start-up message (one JSON line: address, configuration, run
+directory) from standard input and lives until that is closed, so that it never outlives the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config.flow import FlowConfig
+from penstock.control.core.engine import Engine
+from penstock.control.core.status import closing_report
+from penstock.host.memory import read_costs
+from penstock.host.server import LINE_BYTES, ControlServer, now
+from penstock.policies.load.base import describe_manager
+from penstock.record.recording import LiveRecorder
+from penstock.record.replay import manager_now
+from penstock.record.rundir import RunDirectory
+
+
+async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:
+    """Serves a control plane until a signal, or until a stream ends.
+
+    Args:
+        start: Its start-up message: address, config, run, record, memory.
+        until: Lives as long as the driver does.
+    """
+    config = FlowConfig.from_json(start["config"])
+    recorder = None
+    if start.get("run"):
+        managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
+        limit = config.record_mb * 1_000_000 or None
+        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
+        recorder = LiveRecorder(run)
+    memory = Path(start["memory"]) if start.get("memory") else None
+    engine = Engine(config, now(), None if memory is None else read_costs(memory))
+    if recorder is not None:
+        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in engine.classes.items()})
+    server = ControlServer(start["address"], engine, recorder, memory)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+
+    async def watch(stream: asyncio.StreamReader) -> None:
+        await stream.read()  # ends when the driver does, however it does
+        server.stop()
+
+    watching = None if until is None else asyncio.create_task(watch(until))
+    try:
+        await server.run()
+    finally:
+        if watching is not None:
+            watching.cancel()
+        if recorder is not None:
+            recorder.finish(closing_report(engine, now()))
+
+
+async def _start() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    line = await reader.readline()
+    if line:
+        await serve(json.loads(line), reader)
+
+
+def run_control(start: Mapping[str, Any]) -> None:
+    """Serves a control plane in this process until SIGINT or SIGTERM."""
+    _log_to_stderr()
+    asyncio.run(serve(start))
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "WARNING"), format="penstock control: %(message)s"
+    )
+
+
+def main() -> None:
+    _log_to_stderr()
+    asyncio.run(_start())
+
+
+if __name__ == "__main__":
+    main()
