@@ -345,6 +345,15 @@ def test_lanes_are_found_by_the_query_or_the_reader(shedding: Shedding, tmp_path
         find_lanes(tmp_path / "nowhere")
 
 
+def test_a_stream_that_cannot_be_opened_does_not_hide_the_lanes_of_the_others(
+    shedding: Shedding, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "stream.json").write_text("{")
+    assert [store.reader for store in find_lanes(tmp_path)] == [READER]
+    assert "lanes of stream a are left out: expected: a stream has format" in caplog.text
+
+
 # -- windows ----------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,25 @@ def test_readers_of_a_run_that_was_killed_are_forgotten_by_the_next(tmp_path: Pa
     assert list((tmp_path / "log" / FOLDER).iterdir()) == []
 
 
+def test_a_stream_that_cannot_be_opened_keeps_no_reader_of_the_others(
+    tmp_path: Path, log: EmbeddedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = pipeline(tmp_path)
+    broken = config.log / "a" / "stream.json"
+    broken.parent.mkdir()
+    broken.write_text("{")
+    killed_run(tmp_path, config)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    assert names(log) == [READER]
+    forget_killed_runs(config)
+    assert names(log) == []
+    assert f"reader {READER} is not looked for in stream a: expected: a stream has format" in caplog.text
+    assert len(list((config.log / FOLDER).glob("*.json"))) == 1, "stream a may know the reader, too"
+    broken.unlink()
+    forget_killed_runs(config)
+    assert not list((config.log / FOLDER).glob("*.json"))
+
+
 def test_readers_of_a_run_that_is_under_way_stay(tmp_path: Path, log: EmbeddedLog) -> None:
     config = pipeline(tmp_path)
     passing = PassingReaders(config, tmp_path / "run")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,8 +22,10 @@ from penstock.lanes.lane import Lane, decided, lane, pins_for
 from penstock.streams.files import locked, replace_text
 from penstock.streams.opening import open_stream, streams_in
 from penstock.streams.registry import Reader, ReaderRegistry
-from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 from penstock.vocabulary.stream_ref import StreamRef
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,8 @@ def _load(path: Path) -> LaneProgress:
 def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
     """The lanes of a log's readers: all lanes, or those of one reader or query.
 
+    A stream that cannot be opened is left out, with a warning.
+
     Args:
         root: The directory that holds the streams.
         name: A reader's id, or the name of a query, which may have had several readers.
@@ -221,11 +226,14 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
         raise InvalidInputError(
             "a log is a directory of streams", root, "give the directory that holds the streams"
         )
-    found = [
-        LaneStore(stream, journal.stem)
-        for stream in streams_in(root)
-        for journal in sorted(open_stream(stream).state.folder("plans").glob("*.jsonl"))
-    ]
+    found = []
+    for stream in streams_in(root):
+        try:
+            plans = open_stream(stream).state.folder("plans")
+        except PenstockError as error:  # one broken stream must not hide the lanes of the others
+            _log.warning("lanes of stream %s are left out: %s", stream.name, error)
+            continue
+        found += [LaneStore(stream, journal.stem) for journal in sorted(plans.glob("*.jsonl"))]
     if name is None:
         return found
     of_query = re.compile(rf"{re.escape(name)}(-[0-9a-f]{{12}})?")

@@ -114,9 +114,18 @@ def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
 
 
 def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
-    """Forgets a reader after its planner has ended, because a running planner would register it again."""
+    """Forgets a reader after its planner has ended, because a running planner would register it again.
+
+    A stream that cannot be opened may know the reader, too. Such a stream is left to the next run.
+    """
+    all_opened = True
     for place in streams_in(log):
-        stream = load_stream(place)
+        try:
+            stream = load_stream(place)
+        except PenstockError as error:  # one broken stream must not keep readers of the others
+            _log.warning("reader %s is not looked for in stream %s: %s", reader, place.name, error)
+            all_opened = False
+            continue
         if not (stream.state.folder("readers") / f"{reader}.json").exists():
             continue
         try:
@@ -127,4 +136,4 @@ def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
             ReaderRegistry(stream).retire(reader)
         finally:
             owned.close()
-    return True
+    return all_opened
