@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.core.events import ChangeClass
+from penstock.control.backlog.row_values import fetch_values
+from penstock.control.core.events import ChangeClass, Fetched, RemoveClass
 from penstock.control.core.granting import carried_plan
+from penstock.control.core.instructions import FetchRows
 from penstock.control.shed.strategies.utility_levels import (
     LEVELS,
     count_as_sample,
@@ -100,6 +102,98 @@ def test_values_are_remembered_only_while_their_rows_wait(virtual: Lab) -> None:
     known = cluster.engine.granting.shedding.values["gold"].rows
     latest = max(b.offset.end[0] - b.offset.start[0] for query in queries for b in query.batches[-2:])
     assert 0 < known <= 4 * latest
+
+
+def test_values_are_forgotten_with_the_last_reader_of_their_stream(virtual: Lab) -> None:
+    cluster, queries = run(virtual, 3.0, "semantic", seconds=25.0, utility="value")
+    shedding = cluster.engine.granting.shedding
+    assert shedding.values["gold"].rows > 0
+    for query in queries:
+        cluster.stop(query)
+        (log,) = query.logs.values()
+        assert not [key for values in shedding.values.values() for key in values._known if log.ref.id in key]
+    assert shedding.values == {}
+
+
+def test_values_that_come_when_nobody_needs_them_any_more_are_not_kept(virtual: Lab) -> None:
+    cluster, queries, held = with_slow_fetches(virtual)
+    while not held:
+        cluster.run(0.05)
+    for query in queries:
+        cluster.stop(query)
+    answer(cluster, held)
+    assert cluster.engine.granting.shedding.values == {}
+
+
+@pytest.mark.parametrize("shed", ["sample", {"by": "utility", "utility": "value % 7"}])
+def test_values_are_forgotten_when_something_else_is_shed(virtual: Lab, shed: str | dict[str, str]) -> None:
+    cluster, queries, held = with_slow_fetches(virtual)
+    while not held:
+        cluster.run(0.05)
+    before = len(queries[0].batches)
+    cluster.command(ChangeClass("gold", {"shed": shed}))
+    known = cluster.engine.granting.shedding.values
+    assert known == {}
+    while held:
+        answer(cluster, held)
+    assert (known == {}) == (shed == "sample")
+    del cluster._fetch  # rows are there at once again
+    cluster.run(4.0)
+    assert len(queries[0].batches) > before, "the grant that waited is decided by what the class sheds now"
+
+
+def test_values_are_forgotten_with_their_class(virtual: Lab) -> None:
+    cluster, queries, held = with_slow_fetches(virtual)
+    while not held:
+        cluster.run(0.05)
+    answer(cluster, held)
+    assert "gold" in cluster.engine.granting.shedding.values
+    cluster.engine.granting.shedding.forget_values = lambda *_: None  # as if a query had left earlier
+    for query in queries:
+        cluster.stop(query)
+    del cluster.engine.granting.shedding.forget_values
+    cluster.command(RemoveClass("gold"))
+    assert cluster.engine.granting.shedding.values == {}
+
+
+def test_rows_that_come_while_values_are_fetched_are_the_next_grants(virtual: Lab) -> None:
+    cluster, _, held = with_slow_fetches(virtual)
+    granted = 0
+    while granted < 6:
+        while not held:
+            cluster.run(0.05)
+        asked, granted = held[0].query, granted + 1
+        cluster.run(0.5)
+        looked = cluster.engine.members.queries[asked].backlog.waiting.rows
+        cluster.engine.look(cluster.at())
+        assert cluster.engine.members.queries[asked].backlog.waiting.rows >= looked
+        answer(cluster, held)
+        assert asked not in {wanted.query for wanted in held}, "one round of fetches is enough"
+
+
+def with_slow_fetches(virtual: Lab) -> tuple[Any, list, list[FetchRows]]:
+    """A cluster under overload whose fetches are answered when a test says so."""
+    cluster = virtual(
+        {"gold": {"target": TARGET_S, "shed": {"by": "utility", "utility": "value"}}, "bulk": {"target": 60}},
+        slots=2,
+    )
+    held: list[FetchRows] = []
+    machine = virtual.machine(row_s=ROW_S, noise=0.05)
+    capacity = 2 * (1 - 2 * machine.fixed_s / TARGET_S) / machine.row_s
+    logs = [virtual.stream(cluster, 3.0 * capacity / 2, 90.0) for _ in range(2)]
+    queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
+    cluster.run(3.0)
+    cluster._fetch = held.append
+    return cluster, queries, held
+
+
+def answer(cluster: Any, held: list[FetchRows]) -> None:
+    """Answers all fetches that are held; what is asked for meanwhile is held, too."""
+    asked = held.copy()
+    held.clear()
+    for wanted in asked:
+        values = fetch_values(cluster._tailers[wanted.fetch.stream].log, wanted.fetch)
+        cluster.handle(Fetched(cluster.at(), wanted.query, wanted.fetch, values))
 
 
 def test_a_range_is_shed_before_anything_else_is(virtual: Lab) -> None:

@@ -158,6 +158,10 @@ class RowValues:
         """How many are remembered."""
         return sum(found.values.size for known in self._known.values() for found in known.values())
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._known and not self._single
+
     def take_in(self, fetched: FetchedValues) -> None:
         """Values that were missing."""
         key = fetched.fetch.stream, fetched.fetch.partition, fetched.fetch.look

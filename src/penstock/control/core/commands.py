@@ -81,8 +81,10 @@ def _change_class(engine: Engine, command: ev.ChangeClass, at: Moment) -> None:
     before = engine.classes.governed(name)
     config = before.config.changed(command.changes, f"class {name}")
     _check_change(engine, name, before.config, config)
+    same = config.shed == before.config.shed
+    if not same:
+        engine.granting.shedding.forget_values(name)  # other values of rows count from now on
     if config.manager == before.config.manager and config.settings == before.config.settings:
-        same = config.shed == before.config.shed
         governed = replace(
             before,
             config=config,
@@ -147,6 +149,7 @@ def _remove_class(engine: Engine, name: str, at: Moment) -> None:
     last = status(engine, at).classes[name]
     for query in list(members.of_class(name)):
         engine.forget(query)
+    engine.granting.shedding.forget_values(name)
     members.past.forget(name)
     members.shared.forget(name)
     engine.classes.remove(name, last)

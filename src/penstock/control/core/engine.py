@@ -168,6 +168,7 @@ class Engine:
     def _left(self, event: ev.ConnectionEnded) -> None:
         """A planner's connection ended: its query holds no slot any more."""
         readers, now_s = self.members.of_connection(event.connection), event.at.timer_s
+        classes = {self.members.queries[reader.query].cls for reader in readers}
         self.members.expected.pop(event.connection, None)
         for reader in readers:
             query = self.members.queries[reader.query]
@@ -180,10 +181,14 @@ class Engine:
             if query.lease is not None:
                 _log.info("query %s ended while it held a grant; its slot is free", query.key)
                 self.leases.end(query, Outcome.LOST, now_s)
-        for query in self.members.gone_for_good(self.classes, now_s):
+        forgotten = self.members.gone_for_good(self.classes, now_s)
+        for query in forgotten:
             self.forget(query)
-        if not readers:
+        if not readers and not forgotten:
             return
+        for cls in classes:
+            left = [r for query in self.members.of_class(cls) for r in query.readers.values()]
+            self.granting.shedding.forget_values(cls, left)
         self.table.everything_changed()
         self._keep_tails()
         self.questions.changed()
@@ -390,8 +395,9 @@ class Engine:
     def _finish(self, pending: PendingGrant, at: Moment, may_fetch: bool) -> None:
         """Ends what `_grant` began; where a shedder must know rows first, when these are there."""
         query = pending.query
+        governed, mine = self.classes[query.cls], self.members.of_class(query.cls)
         try:
-            terms = self.granting.finish(pending, self.members.of_class(query.cls), at, may_fetch)
+            terms = self.granting.finish(pending, governed, mine, at, may_fetch)
         except RowsNeededError as needed:
             self.questions.pending[query.key] = pending, set(needed.fetches)
             for fetch in needed.fetches:
@@ -401,8 +407,8 @@ class Engine:
 
     def _fetched(self, event: ev.Fetched) -> None:
         query = self.members.queries.get(event.query)
-        if query is not None and event.values is not None:  # also if its question has ended meanwhile
-            self.granting.take_in(query.cls, event.values)
+        if query is not None and event.values is not None and self._values_are_of_use(query.cls):
+            self.granting.take_in(query.cls, event.values)  # also if its question has ended meanwhile
         pending, left = self.questions.pending.get(event.query, (None, set()))
         if pending is None or event.fetch not in left:
             return
@@ -410,6 +416,12 @@ class Engine:
         if not left or event.values is None:
             del self.questions.pending[event.query]
             self._finish(pending, event.at, may_fetch=event.values is not None)
+
+    def _values_are_of_use(self, cls: str) -> bool:
+        """Whether a class sheds by values of rows, and has a reader that such rows may wait for."""
+        if self.classes[cls].strategy is None:
+            return False
+        return any(query.readers for query in self.members.of_class(cls))
 
     def _issue(self, query: Query, terms: Terms, at: Moment) -> None:
         """A query holds a grant from now on, and the reader that asked gets its part of it."""

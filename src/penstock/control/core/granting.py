@@ -34,15 +34,13 @@ class PendingGrant:
 
     Attributes:
         query: Whose.
-        governed: Its class.
         schedule: How long turns are.
         admission: What the class's manager admits.
-        waiting: What waits for the query.
+        waiting: What waits for the query. Rows that arrive while values are fetched are the next grant's.
         spare: Whether no other class wanted the turn.
     """
 
     query: Query
-    governed: GovernedClass
     schedule: TurnSchedule
     admission: Admission
     waiting: Waiting
@@ -94,13 +92,21 @@ class Granting:
             spare: Whether no other class wanted the turn.
         """
         admission = self.decider.admit(governed, queries, query, schedule, self.on)
-        return PendingGrant(query, governed, schedule, admission, query.backlog.waiting, spare)
+        return PendingGrant(query, schedule, admission, query.backlog.waiting, spare)
 
-    def finish(self, pending: PendingGrant, queries: Sequence[Query], at: Moment, may_fetch: bool) -> Terms:
+    def finish(
+        self,
+        pending: PendingGrant,
+        governed: GovernedClass,
+        queries: Sequence[Query],
+        at: Moment,
+        may_fetch: bool,
+    ) -> Terms:
         """The terms of a lease.
 
         Args:
             pending: What the manager has decided.
+            governed: The class as it is now: it may have changed while values were fetched.
             queries: All queries of the class.
             at: Now.
             may_fetch: Whether the grant may wait for rows that are fetched.
@@ -108,11 +114,11 @@ class Granting:
         Raises:
             RowsNeededError: The class's shedder must know values of rows first.
         """
-        query, governed, admission = pending.query, pending.governed, pending.admission
+        query, admission = pending.query, pending.admission
         waiting, turn = pending.waiting, pending.schedule.turn(query)
         decided, chosen = cut(waiting, admission, row_limit(query, turn, self._tuning)), None
         if self.on and not query.flags.draining:
-            chosen = self._choose(pending, queries, at, may_fetch)
+            chosen = self._choose(pending, governed, queries, at, may_fetch)
         if chosen is not None:
             decided = chosen.cut
             query.results.shed_reason = chosen.decision.reason
@@ -147,16 +153,21 @@ class Granting:
         self.shedding.take_in(cls, fetched)
 
     def _choose(
-        self, pending: PendingGrant, queries: Sequence[Query], at: Moment, may_fetch: bool
+        self,
+        pending: PendingGrant,
+        governed: GovernedClass,
+        queries: Sequence[Query],
+        at: Moment,
+        may_fetch: bool,
     ) -> Chosen | None:
         """What the class's shedder keeps of a query; `None` where it has no word in it."""
-        query, governed = pending.query, pending.governed
+        query, waiting = pending.query, pending.waiting
         mine = [query, *(q for q in queries if q.readers and q is not query)]
         turn, most = pending.schedule.turns[query.cls], most_rows(query, self._tuning)
 
         def choose() -> Chosen | RowsNeededError | None:
             try:
-                return self.shedding.choose(governed, mine, pending.admission, turn, most, at)
+                return self.shedding.choose(governed, mine, waiting, pending.admission, turn, most, at)
             except RowsNeededError as needed:
                 if may_fetch:
                     return needed

@@ -9,18 +9,18 @@ own grants. What a batch is, and how the choice becomes a plan, is up to the str
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.control.backlog.row_values import FetchedValues, RowValues, inside
-from penstock.control.backlog.waiting import Cut, cut
+from penstock.control.backlog.waiting import Cut, Waiting, cut
 from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.turns import Turn
 from penstock.control.shed.capacity_view import CapacityView, CapacityViews
 from penstock.control.shed.strategies.base import GrantedRows, ShedStrategy
 from penstock.control.state.classes import GovernedClass
-from penstock.control.state.query import Query
+from penstock.control.state.query import Query, Reader
 from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.plans import ShedPlan
 from penstock.grants.plans.values import Values
@@ -77,10 +77,19 @@ class ClassShedding:
         """Takes in values of rows that the strategy of a class needed."""
         self.values.setdefault(cls, RowValues()).take_in(fetched)
 
+    def forget_values(self, cls: str, readers: Iterable[Reader] = ()) -> None:
+        """Forgets values of rows of a class that none of these readers has to come."""
+        values = self.values.get(cls)
+        if values is not None:
+            values.forget(readers)
+            if values.is_empty:
+                del self.values[cls]
+
     def choose(
         self,
         governed: GovernedClass,
         queries: Sequence[Query],
+        waiting: Waiting,
         grant: Admission,
         turn: Turn,
         most_rows: float,
@@ -91,6 +100,8 @@ class ClassShedding:
         Args:
             governed: The class.
             queries: The queries of the class. The first of them is being granted.
+            waiting: What waited for that query when the grant was begun. Rows that came since would have to
+                be fetched, too.
             grant: What the load manager admits. Only the time before which rows are late counts here.
             turn: How long grants of the class's queries may be.
             most_rows: How many rows the grant may have.
@@ -108,8 +119,8 @@ class ClassShedding:
             return None
         # A query that never had rows has no known cost. The others do not wait until it has one.
         queries = [query, *(other for other in queries[1:] if other.cost.ready)]
-        decided = self._cut(governed, strategy, query, grant, turn, at)
-        segments = inside(query.backlog.waiting.parts, decided)
+        decided = self._cut(governed, strategy, query, waiting, grant, turn, at)
+        segments = inside(waiting.parts, decided)
         keep_fraction = None if governed.traits.gives_grants else governed.plant.keep_fraction
         view = self._views.view(queries, segments, turn, at, keep_fraction)
         values = self.values.setdefault(governed.name, RowValues())
@@ -130,6 +141,7 @@ class ClassShedding:
         governed: GovernedClass,
         strategy: ShedStrategy,
         query: Query,
+        waiting: Waiting,
         grant: Admission,
         turn: Turn,
         at: Moment,
@@ -138,7 +150,6 @@ class ClassShedding:
 
         The manager's own limit may be too early: it does not know that a batch may be longer than its turn.
         """
-        waiting = query.backlog.waiting
         target_s = governed.plant.cls.delay_target_s * self._paths.due_fraction(query.key)
         target_s *= 1.0 - self._tuning.slack_fraction
         batch_s = self._batch_s.get(query.key, 0.0) if strategy.may_exceed_turn else 0.0
