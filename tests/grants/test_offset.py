@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.grants.offset import Books, Offset
+from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plans import (
     KEEP_ALL,
     SCALE,
@@ -125,6 +125,11 @@ def test_a_grant_that_admits_nothing_leaves_its_rows_to_the_next_also_over_ticks
     assert after.represented_rows == 10
     again = third.advanced({0: 210}, {}, KEEP_ALL, Books(10)).follows(third, True, 10)
     assert again.represented_rows == 110, "what failed too often was not processed either"
+
+
+@pytest.mark.parametrize(("rows", "ends"), [(None, {0: 10, 1: 10}), (4, {0: 7, 1: 7}), (0, {0: 5, 1: 5})])
+def test_a_partition_without_an_end_stays_where_it_is(rows: int | None, ends: dict[int, int]) -> None:
+    assert limited({0: 5, 1: 5, 2: 700}, {0: 10, 1: 10}, rows) == {**ends, 2: 700}
 
 
 OLD = {

@@ -112,6 +112,16 @@ def test_a_paced_stream_has_no_marks_and_may_end_before_a_position(tmp_path: Pat
         check_marks(log, {0: 8}, {})
 
 
+def test_a_partition_that_cannot_tell_does_not_hide_another_that_lost_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(tmp_path / "s", 1, partitions=2) as log:
+        look = log.mark
+        monkeypatch.setattr(log, "mark", lambda p, position: look(p, position) if p else None)
+        with pytest.raises(InvalidInputError, match="partition 1: the checkpoint is at position 20, the log"):
+            check_marks(log, {0: 100, 1: 20}, {})
+
+
 def test_one_of_several_partitions_that_lost_rows_is_named(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(partitions=2)) as log:
         for p in (0, 1):

@@ -200,9 +200,11 @@ def decode_positions(encoded: Mapping[str, int]) -> dict[int, int]:
 def limited(start: Positions, ends: Positions, rows: int | None) -> dict[int, int]:
     """Cuts ends to a total number of rows, divided in proportion to the rows that wait in each partition.
 
-    No end lies before its start.
+    No end lies before its start. A partition without an end ends where it starts: the log object that gave
+    the ends may not know of the partition yet. Without its position, its rows would be read again.
     """
-    ends = {p: max(end, start.get(p, 0)) for p, end in ends.items()}  # a paced stream's clock may go back
+    # a paced stream's clock may go back
+    ends = {**start, **{p: max(end, start.get(p, 0)) for p, end in ends.items()}}
     waiting = {p: end - start.get(p, 0) for p, end in ends.items()}
     total = sum(waiting.values())
     if rows is None or total <= rows:

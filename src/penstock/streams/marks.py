@@ -34,7 +34,7 @@ def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[i
             continue  # the rows before were trimmed, and their positions are not given to other rows
         found = log.mark(p, position)
         if found is None:
-            return  # a log that cannot tell
+            continue  # the log cannot tell
         if found and marks.get(p, found) == found:
             continue
         if not found and position <= log.start(p):
