@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,8 @@ Starting = str | Mapping[str, Any]
 
 _WORDS = ("earliest", "latest")
 _KEYS = ("positions", "time", "reader")
+_END_OF_TIME_S = datetime.max.replace(tzinfo=UTC).timestamp()
+"""A number beyond is no time in seconds: it may be in milliseconds."""
 
 
 def check_starting(starting: Starting) -> Starting:
@@ -70,8 +73,8 @@ def first_positions(log: StreamLog, starting: Starting) -> dict[int, int]:
 
 def _positions(given: object) -> dict[str, int]:
     found = given if isinstance(given, Mapping) else {}
-    try:
-        numbers = {str(int(p)): int(position) for p, position in found.items()}
+    try:  # a partition may be a text: keys of JSON are
+        numbers = {str(_whole(int(p) if isinstance(p, str) else p)): _whole(at) for p, at in found.items()}
     except (TypeError, ValueError):
         numbers = {}
     if not numbers:
@@ -81,14 +84,25 @@ def _positions(given: object) -> dict[str, int]:
     return numbers
 
 
+def _whole(given: Any) -> int:
+    """A whole number of any integer type, no truth value and no fraction."""
+    if isinstance(given, bool):
+        raise TypeError("a truth value is no number")
+    return operator.index(given)
+
+
 def _seconds(given: object) -> float:
     """Seconds since the epoch, of a number or a text; a text without a time zone is in UTC."""
     try:
-        if isinstance(given, int | float) and not isinstance(given, bool):
+        if isinstance(given, int | float):
+            if isinstance(given, bool) or not abs(given) < _END_OF_TIME_S:  # NaN is not below it either
+                raise ValueError
             return float(given)
         moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
     except ValueError:
         raise InvalidInputError(
-            "a time is in ISO 8601 or in seconds since the epoch", repr(given)[:80], "2026-11-18T12:00:00Z"
+            "a time is in ISO 8601 or in seconds since the epoch",
+            repr(given)[:80],
+            "for example 2026-11-18T12:00:00Z",
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
