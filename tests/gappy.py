@@ -8,6 +8,7 @@ function of its description and the clock, so that any number of log objects agr
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.mixing import mixed
 from penstock.vocabulary.stream_ref import StreamRef
 
-KIND = "gappy"
+KIND, KEY = "gappy", "sensor"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Gappy:
         aborted: Every so many blocks one has no row at all, as after an aborted transaction.
         retention_s: How old rows get.
         lag_s: How old a log object's knowledge of ends is, unless somebody names a later end.
+        keyed: Whether rows have a key, `sensor`.
+        counts_keys: Whether headers of a keyed log count rows by key bucket.
     """
 
     began_s: float
@@ -48,17 +51,26 @@ class Gappy:
     aborted: int = 7
     retention_s: float = 1e9
     lag_s: float = 0.0
+    keyed: bool = False
+    counts_keys: bool = True
+
+
+def key_of(position: int) -> str:
+    """The key of a row."""
+    return f"s{position % 97}"
+
+
+def bucket_of(position: int, buckets: int) -> int:
+    """The bucket of a row's key."""
+    return zlib.crc32(key_of(position).encode()) % buckets
 
 
 class GappyLog:
     """One such log, for reading."""
 
     dense = False
-    key_column = None
     key_buckets = 64
     event_time = None
-    schema = pa.schema([("value", pa.int64()), (ARRIVAL, pa.int64())])
-    user_schema = pa.schema([("value", pa.int64())])
 
     def __init__(
         self, directory: Path, clock: Clock, verify: bool = True, lag_s: float | None = None
@@ -68,6 +80,10 @@ class GappyLog:
         fields = about["gappy"]
         self.like = Gappy(**{**fields, "births_s": tuple(fields["births_s"])})
         self.lag_s = self.like.lag_s if lag_s is None else lag_s
+        self.key_column = KEY if self.like.keyed else None
+        key = [(KEY, pa.string())] if self.like.keyed else []
+        self.user_schema = pa.schema([("value", pa.int64()), *key])
+        self.schema = self.user_schema.append(pa.field(ARRIVAL, pa.int64()))
         self.state = FileState(directory, lambda partition, before: self.start(partition), clock)
         self._named: dict[int, int] = {}
         """By partition, the last end that somebody named."""
@@ -144,7 +160,18 @@ class GappyLog:
             ends - firsts,
             self._arrival_us(partition, firsts),
             self._arrival_us(partition, ends - 1),
+            self._key_counts(partition, firsts, ends) if keys and self.like.counts_keys else None,
         )
+
+    def _key_counts(self, partition: int, firsts: IntArray, ends: IntArray) -> np.ndarray | None:
+        if not self.like.keyed:
+            return None
+        counts = np.zeros((firsts.size, self.key_buckets), np.uint32)
+        for i, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
+            there = np.arange(first, end)
+            for at in there[self.has_row(partition, there)].tolist():
+                counts[i, bucket_of(at, self.key_buckets)] += 1
+        return counts
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -161,6 +188,8 @@ class GappyLog:
         positions = np.arange(first, end, dtype=np.int64)
         positions = positions[self.has_row(partition, positions)]
         columns = [pa.array(positions), pa.array(self._arrival_us(partition, positions))]
+        if self.like.keyed:
+            columns.insert(1, pa.array([key_of(at) for at in positions.tolist()], pa.string()))
         return PositionedRows(positions, pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self) -> None:

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gappy import Gappy, GappyLog, register
+from tests.gappy import Gappy, GappyLog, bucket_of, register
 
+from penstock.control.core import granting
+from penstock.control.measure.lines import ShedLine
+from penstock.control.shed.class_shedding import Chosen
+from penstock.control.state.query import Query
 from penstock.grants.offset import Offset
+from penstock.grants.plans import ChosenPlan, KeyPlan, SamplePlan, UtilityPlan, WindowPlan
+from penstock.grants.plans.coins import row_tosses
 from penstock.grants.selection import read_range, select, split_among_tasks
 from penstock.sim.microbatch import Lab, Line, Machine, SimulatedQuery, VirtualCluster, check_books
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Planned, Waits
 from penstock.streams import open_stream
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.moment import Moment
 
 SHED: list[str | dict[str, str]] = [
     "sample",
@@ -77,17 +84,44 @@ def positions(log: GappyLog, offset: Offset) -> set[tuple[int, int]]:
     return found
 
 
-def absent(log: GappyLog, offset: Offset) -> int:
-    """How many positions of a grant, those that are late left out, have no row."""
-    firsts = {p: max(offset.start.get(p, 0), offset.late.get(p, 0)) for p in offset.end}
-    return sum(int((~log.has_row(p, np.arange(firsts[p], end))).sum()) for p, end in offset.end.items())
+def kept(log: GappyLog, offset: Offset) -> tuple[set[tuple[int, int]], int]:
+    """The rows that a grant keeps, and how many positions it admits: nothing here reads or plans."""
+    plan, block, rows, admitted = offset.plan, log.like.block, set(), 0
+    for p, end in offset.end.items():
+        at = np.arange(max(offset.start.get(p, 0), offset.late.get(p, 0)), end)
+        is_kept, there = plan.opens(p, at // block * block), log.has_row(p, at)
+        match plan:
+            case SamplePlan():  # coins are tossed for positions, whether they have a row or not
+                is_kept &= row_tosses(plan.seed, p, at) < np.uint64(plan.row_keep)
+            case KeyPlan():
+                buckets = plan.kept_buckets(log.key_buckets)
+                keys = np.array([buckets[bucket_of(each, log.key_buckets)] for each in at.tolist()], bool)
+                is_kept &= keys | ~there
+            case UtilityPlan():
+                worth, tosses = at % 10, row_tosses(plan.seed, p, at) < np.uint64(plan.row_keep)
+                is_kept &= (worth > plan.least) | (worth == plan.least) & tosses | ~there
+            case WindowPlan():
+                is_kept &= np.isin(log._arrival_us(p, at) // plan.size_us, plan.windows) | ~there
+            case ChosenPlan():
+                pass
+        rows |= {(p, each) for each in at[is_kept & there].tolist()}
+        admitted += int(is_kept.sum())
+    return rows, admitted
 
 
-@pytest.mark.parametrize("shed", SHED, ids=lambda shed: shed if isinstance(shed, str) else shed["by"])
+@pytest.mark.parametrize(
+    ("shed", "keyed"),
+    [
+        *((shed, {}) for shed in SHED),
+        ("key", {"keyed": True}),
+        ("key", {"keyed": True, "counts_keys": False}),
+    ],
+    ids=["sample", "oldest", "random", "utility", "window", "key", "key without counts in headers"],
+)
 def test_books_are_exact_in_positions_and_every_row_is_read_once_or_shed(
-    lab: Lab, shed: str | dict[str, str]
+    lab: Lab, shed: str | dict[str, str], keyed: dict[str, bool]
 ) -> None:
-    like = Gappy(1_000_000.0, births_s=(0.0, 0.0, 6.0), lag_s=0.05)
+    like = Gappy(1_000_000.0, births_s=(0.0, 0.0, 6.0), lag_s=0.05, **keyed)
     cluster, query, source = governed(lab, shed, like)
     cluster.run(20.0)
     log = source.reads
@@ -100,12 +134,54 @@ def test_books_are_exact_in_positions_and_every_row_is_read_once_or_shed(
     for batch in query.batches:
         rows = set(source.read[batch.offset.grant])
         assert rows <= positions(log, batch.offset)
-        if "utility" in shed:  # whoever looks into rows sheds no position that has none
-            assert batch.books.admitted - len(rows) == absent(log, batch.offset)
-        assert len(rows) <= batch.books.admitted
+        expected, admitted_here = kept(log, batch.offset)
+        assert rows == expected, "just the rows of the plan are read"
+        assert batch.books.admitted == admitted_here
         admitted += batch.books.admitted
     assert admitted == status.admitted
     assert {2} & {p for p, _ in read}, "rows of the partition that came later are read"
+
+
+def test_rows_that_are_worth_least_go_first_where_half_of_the_positions_have_no_row(lab: Lab) -> None:
+    like = Gappy(1_000_000.0, births_s=(0.0, 0.0, 0.0), gap_percent=50)
+    cluster, query, source = governed(lab, {"by": "utility", "utility": "value % 10"}, like)
+    cluster.run(20.0)
+    plans = [(batch.offset, batch.offset.plan) for batch in query.batches]
+    chosen = [(offset, plan.least) for offset, plan in plans if isinstance(plan, UtilityPlan)]
+    assert len([least for _, least in chosen if least >= 1.0]) > 5, "a good part is not worth enough"
+    for offset, least in chosen:
+        there = {each for each in positions(source.reads, offset) if each[1] >= offset.late.get(each[0], 0)}
+        better = {(p, at) for p, at in there if at % 10 > least}
+        assert better <= set(source.read[offset.grant]), "all that are worth more"
+
+
+@pytest.mark.parametrize("shed", SHED[3:], ids=["utility", "window"])
+def test_what_a_shedder_says_of_each_stream_is_what_the_books_say(
+    lab: Lab, shed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = lab({"gold": {"target": "2s", "shed": shed}})
+    logs = {
+        slot: GappyLog.create(lab.folder / slot, Gappy(1_000_000.0, gap_percent=gaps), cluster.clock)
+        for slot, gaps in (("a", 60), ("b", 5))
+    }
+    said: dict[int, Chosen] = {}
+    query = cluster.add("join", "gold", logs, Machine(noise=0.1, row_s=100e-6))
+
+    def shed_line(granted: Query, shedder: str | None, chosen: Chosen, at: Moment) -> ShedLine:
+        said[query.offsets["join-a"].grant + 1] = chosen
+        return line(granted, shedder, chosen, at)
+
+    line = granting._shed_line
+    monkeypatch.setattr(granting, "_shed_line", shed_line)
+    cluster.run(20.0)
+    chosen = [grant for grant in said if said[grant].shed["join-a"] and said[grant].shed["join-b"]]
+    assert len(chosen) > 3
+    for grant in chosen[:-1]:
+        books = {b.offset.reader: b.books for b in query.batches if b.offset.grant == grant}
+        coins = 0 if shed["by"] == "window" else 150
+        for reader, expected in said[grant].shed.items():
+            assert abs(books[reader].sampled - expected) <= coins
+        assert abs(sum(each.admitted for each in books.values()) - said[grant].rows) <= coins
 
 
 def test_a_batch_that_keeps_all_reads_each_row_and_counts_each_position(lab: Lab) -> None:

@@ -44,8 +44,8 @@ class KeptRows:
 
     Attributes:
         plans: By reader, which rows are kept.
-        rows: How many rows are kept.
-        shed: By reader, how many rows are shed that are not late, as far as coins can be foreseen.
+        rows: How many positions are kept, as the books will count them: all that are not shed.
+        shed: By reader, how many positions are shed that are not late, as far as coins can be foreseen.
         decision: What the shedder decided, with the strategy's part of the reason.
         sample: What a sample of the query's rows is worth, where the strategy has looked it up.
     """
@@ -94,20 +94,33 @@ class ShedStrategy(Protocol):
         ...
 
 
-def shed_by_reader(segments: Sequence[Inside], kept: FloatArray | BoolArray) -> dict[str, int]:
-    """Counts by reader the rows that are shed.
+def shed_by_reader(segments: Sequence[Inside], shed: FloatArray | IntArray) -> dict[str, int]:
+    """Counts by reader the positions that are shed.
 
     Args:
         segments: By partition, the segments of the query.
-        kept: By row of all these segments, the chance that it is kept.
+        shed: By segment, how many of its positions are shed.
     """
-    shed: dict[str, float] = {}
-    done = 0
+    found: dict[str, float] = {}
+    before = 0
     for part in segments:
-        count, reader = int(part.rows.sum()), part.part.reader
-        shed[reader] = shed.get(reader, 0.0) + count - float(kept[done : done + count].sum())
-        done += count
-    return {reader: round(rows) for reader, rows in shed.items()}
+        upto, reader = before + part.segment.size, part.part.reader
+        found[reader] = found.get(reader, 0.0) + float(shed[before:upto].sum())
+        before = upto
+    return {reader: round(positions) for reader, positions in found.items()}
+
+
+def by_segment(values: Sequence[Values | IntArray], rows: FloatArray | BoolArray) -> FloatArray:
+    """Sums up a figure of rows by segment.
+
+    Args:
+        values: By segment, the values of its rows: a segment has as many rows as values.
+        rows: By row of all these segments, the figure.
+    """
+    sizes = [of_segment.size for of_segment in values]
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    found: FloatArray = np.bincount(index, rows, minlength=len(sizes)).astype(np.float64)
+    return found
 
 
 def first_positions(segments: Sequence[Inside], indexes: IntArray, reader: str) -> dict[int, tuple[int, ...]]:
@@ -129,6 +142,6 @@ def first_positions(segments: Sequence[Inside], indexes: IntArray, reader: str) 
 
 
 def rows_of(segments: Sequence[Inside]) -> IntArray:
-    """Returns how many rows each segment has, over all partitions."""
+    """Returns how many positions each segment has, over all partitions."""
     rows: IntArray = np.concatenate([np.empty(0, np.int64), *(part.rows for part in segments)])
     return rows

@@ -58,8 +58,8 @@ class KeyOffer:
             )
             for reader in granted.query.readers.values()
         }
-        rows = int(rows_of(granted.segments).sum())
-        shed = shed_by_reader(granted.segments, np.full(rows, fraction))
+        shed_rows = np.multiply(rows_of(granted.segments), 1.0 - fraction, dtype=np.float64)
+        shed = shed_by_reader(granted.segments, shed_rows)
         return KeptRows(plans, round(fraction * granted.cut.rows), shed, decision)
 
 

@@ -76,7 +76,7 @@ class SegmentOffer:
         keep[own] = decision.keep[: own.size]
         rows = rows_of(segments)
         kept_rows = int(rows[keep].sum())
-        shed = shed_by_reader(segments, np.repeat(keep, rows))
+        shed = shed_by_reader(segments, np.where(keep, 0, rows))
         if kept_rows == int(rows.sum()):
             return KeptRows(dict.fromkeys(shed, KEEP_ALL), kept_rows, shed, decision)
         fraction = 0.0

@@ -30,6 +30,25 @@ class LevelCounts:
     level: IntArray
     rows: IntArray
 
+    def in_positions(self, positions: IntArray) -> IntArray:
+        """Returns how many positions of the segment belong to the level, in the proportions of the rows.
+
+        All positions of a segment that has a row belong to one of its levels.
+
+        Args:
+            positions: By segment, how many positions it has.
+        """
+        if not self.rows.size:
+            return self.rows
+        first = np.concatenate([[True], self.segment[1:] != self.segment[:-1]])  # segments lie together
+        which = np.cumsum(first) - 1
+        before = (np.cumsum(self.rows) - self.rows)[first]
+        upto = np.cumsum(self.rows) - before[which]
+        total = np.bincount(which, self.rows).astype(np.int64)
+        ends = upto * positions[self.segment] // total[which]
+        found: IntArray = np.where(first, ends, ends - np.concatenate([[0], ends[:-1]]))
+        return found
+
 
 def count_by_level(values: Sequence[Values | IntArray], starts: Values | IntArray) -> LevelCounts:
     """Counts the rows of segments by level.

@@ -10,7 +10,14 @@ import numpy as np
 from penstock.config.shedding import WindowSettings
 from penstock.control.backlog.row_values import Inside, Look, late_part
 from penstock.control.shed.capacity_view import CapacityView, QueryBatches, Shown
-from penstock.control.shed.strategies.base import GrantedRows, KeptRows, first_positions, shed_by_reader
+from penstock.control.shed.strategies.base import (
+    GrantedRows,
+    KeptRows,
+    by_segment,
+    first_positions,
+    rows_of,
+    shed_by_reader,
+)
 from penstock.control.shed.strategies.utility_levels import LevelCounts, count_by_level
 from penstock.control.shed.strategies.window_history import (
     WaitingWindows,
@@ -68,12 +75,13 @@ class WindowStrategy:
         if view.is_enough and not windows.broken.any():
             return None
         counts = count_by_level(values, windows.number)
-        batches = view.batches[0].split(counts.segment, counts.rows)
+        batches = view.batches[0]
+        batches = batches.split(counts.segment, counts.in_positions(batches.rows))
         capacity_s = _capacity_s(view) - float(view.costs_s[0]) * float(
             batches.rows[windows.continued[counts.level]].sum()
         )
         return WindowOffer(
-            granted, self.settings.size_us, columns, history, windows, counts, batches, numbers, capacity_s
+            granted, self.settings.size_us, columns, history, windows, counts, batches, values, capacity_s
         )
 
 
@@ -89,7 +97,7 @@ class WindowOffer:
         windows: The windows of the waiting rows.
         counts: How many rows of each segment are in each window.
         batches: The rows of a segment that are in one window, as one batch.
-        numbers: By row, the number of its window.
+        values: By segment, the numbers of the windows of its rows.
         capacity_s: What the windows that are continued leave of the query's part of the capacity.
     """
 
@@ -100,7 +108,7 @@ class WindowOffer:
     windows: WaitingWindows
     counts: LevelCounts
     batches: QueryBatches
-    numbers: IntArray
+    values: Sequence[Values | IntArray]
     capacity_s: float
 
     @property
@@ -118,12 +126,17 @@ class WindowOffer:
         windows, window = self.windows, self.counts.level
         kept = windows.continued.copy()
         kept[window[windows.undecided[window]][decision.keep]] = True
-        kept_rows = kept[np.searchsorted(windows.number, self.numbers)]
-        rows, shed = int(kept_rows.sum()), shed_by_reader(self.granted.segments, kept_rows)
+        segments, numbers = self.granted.segments, _joined(self.values)
+        positions, kept_rows = rows_of(segments), kept[np.searchsorted(windows.number, numbers)]
         decision = replace(decision, reason=decision.reason + _settled_before(windows))
-        if rows == self.numbers.size and is_past(self.history, self.numbers):
-            return KeptRows(dict.fromkeys(self.columns, KEEP_ALL), rows, shed, decision)
-        return KeptRows(self._plans(kept), rows, shed, decision)
+        if kept_rows.all() and is_past(self.history, numbers):
+            plans = dict.fromkeys(self.columns, KEEP_ALL)
+            return KeptRows(plans, int(positions.sum()), dict.fromkeys(self.columns, 0), decision)
+        # a segment without a row that is kept is not opened: all its positions are shed
+        opened = by_segment(self.values, kept_rows) > 0
+        shed = np.where(opened, by_segment(self.values, ~kept_rows), positions)
+        rows = int(positions.sum()) - int(shed.sum())
+        return KeptRows(self._plans(kept), rows, shed_by_reader(segments, shed), decision)
 
     def _plans(self, kept: BoolArray) -> dict[str, WindowPlan]:
         named = windows_of_plan(self.windows, kept, self.history)

@@ -10,8 +10,9 @@ import numpy as np
 from penstock.config.shedding import SemanticSettings
 from penstock.control.backlog.row_values import Look
 from penstock.control.shed.capacity_view import CapacityView, Shown
-from penstock.control.shed.strategies.base import GrantedRows, KeptRows, shed_by_reader
+from penstock.control.shed.strategies.base import GrantedRows, KeptRows, by_segment, rows_of, shed_by_reader
 from penstock.control.shed.strategies.utility_levels import (
+    LevelCounts,
     count_as_sample,
     count_by_level,
     even_sample,
@@ -49,16 +50,28 @@ class WorthStrategy:
         for part in granted.segments:
             values += granted.values.of(readers[part.part.reader].stream.id, part, look)
         granted.values.check()
-        return WorthOffer(granted, self._shown(granted, view, values), self.settings.worth, _joined(values))
+        starts, samples = self._levels(granted, view, values)
+        own = count_by_level(values, starts)
+        shown = self._shown(view, own, starts, samples)
+        return WorthOffer(granted, shown, self.settings.worth, values, own.rows)
 
-    def _shown(self, granted: GrantedRows, view: CapacityView, values: Sequence[Values | IntArray]) -> Shown:
+    def _levels(
+        self, granted: GrantedRows, view: CapacityView, values: Sequence[Values | IntArray]
+    ) -> tuple[Values, list[Values]]:
+        """Where levels start, and what samples of the other queries' rows are worth."""
         worth = _joined(values)
         samples = [granted.samples.get(other.key, even_sample(worth)) for other in view.queries[1:]]
-        starts = level_starts(worth, *samples)
-        counts = [count_by_level(values, starts)]
+        return level_starts(worth, *samples), samples
+
+    def _shown(
+        self, view: CapacityView, own: LevelCounts, starts: Values, samples: Sequence[Values]
+    ) -> Shown:
+        counts = [own]
         for batches, sample in zip(view.batches[1:], samples, strict=True):
             counts.append(count_as_sample(batches.rows, sample, starts))
-        split = [b.split(c.segment, c.rows) for b, c in zip(view.batches, counts, strict=True)]
+        split = [
+            b.split(c.segment, c.in_positions(b.rows)) for b, c in zip(view.batches, counts, strict=True)
+        ]
         utility = starts[np.concatenate([each.level for each in counts])]
         if self.settings.by == "utility":
             return Shown(split, details={"utility": utility})
@@ -73,25 +86,27 @@ class WorthOffer:
         granted: The waiting rows of the query that is being granted.
         shown: What the shedder sees.
         by: What a row is worth, in CQL.
-        worth: By row of the query, what it is worth.
+        values: By segment of the query, what its rows are worth.
+        rows: By level of a segment of the query, how many rows it has.
     """
 
     granted: GrantedRows
     shown: Shown
     by: str
-    worth: Values
+    values: Sequence[Values | IntArray]
+    rows: IntArray
 
     def carry_out(self, decision: ShedDecision) -> KeptRows:
         """Keeps the best rows of the query, as many as the shedder keeps of its levels."""
-        own, worth = self.shown.batches[0], self.worth
-        rows = int(own.rows[decision.keep[: own.rows.size]].sum())
+        segments, worth = self.granted.segments, _joined(self.values)
+        rows = int(self.rows[decision.keep[: self.rows.size]].sum())
         least, row_keep = keep_best(worth, rows)
         plan = UtilityPlan(row_keep=row_keep, seed=decision.observation_id, by=self.by, least=least)
         kept = np.where(worth > least, 1.0, np.where(worth == least, row_keep / SCALE, 0.0))
         return KeptRows(
             dict.fromkeys(self.granted.cut.ends, KEEP_ALL if rows == worth.size else plan),
-            rows,
-            shed_by_reader(self.granted.segments, kept),
+            int(rows_of(segments).sum()) - (worth.size - rows),
+            shed_by_reader(segments, by_segment(self.values, 1.0 - kept)),
             decision,
             even_sample(worth) if worth.size else None,
         )
