@@ -23,7 +23,7 @@ from penstock.bench import BenchRun, bench
 from penstock.grants.journal import read_journal
 from penstock.spark.java import find_java
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightServer
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.layout import LogConfig
 from penstock.streams.opening import load_stream
 from penstock.streams.paced.stream import create_paced

@@ -16,7 +16,8 @@ from tests.waits import PATIENCE_S
 
 from penstock.cli import main
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.layout import LogConfig
 from penstock.streams.paced.stream import create_paced
 from penstock.streams.producing.schedule import Schedule

@@ -29,7 +29,8 @@ from penstock.grants.sampling_units import drawn_by
 from penstock.grants.selection import Range, evened, grant_books, read_range, select, split_among_tasks
 from penstock.lanes.lane import shed_rows
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.layout import LogConfig
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError

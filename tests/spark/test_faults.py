@@ -37,7 +37,7 @@ from tests.waits import ran
 import penstock
 from penstock.grants.journal import read_journal
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightServer
+from penstock.streams.flight.server import FlightServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

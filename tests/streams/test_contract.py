@@ -14,7 +14,8 @@ from tests.segments import headers, read
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.hashing import key_buckets
 from penstock.streams.layout import LogConfig
 from penstock.streams.paced.stream import create_paced

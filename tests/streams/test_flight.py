@@ -13,14 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from tests.gappy import KIND, Gappy, GappyLog
 from tests.segments import headers, read
 from tests.waits import PATIENCE_S
 
+from penstock.streams import opening
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.layout import LogConfig
 from penstock.streams.producing.producer import Producer
 from penstock.streams.protocol import AppendKey
+from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
@@ -307,3 +311,25 @@ def test_a_server_that_cannot_be_is_refused(tmp_path: Path) -> None:
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(InvalidInputError, match="the port is free"):
             FlightServer(tmp_path, port=port)
+
+
+def test_a_log_with_gaps_is_served_with_its_positions_and_new_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(100.0)
+    there = GappyLog.create(tmp_path / "s", Gappy(0.0, per_s=100.0, births_s=(0.0, 200.0), aborted=3), clock)
+    monkeypatch.setitem(opening._KINDS, KIND, lambda directory, *_: GappyLog(directory, clock))
+    with FlightServer(tmp_path) as server, FlightLog(server.address, "s") as log:
+        assert (log.dense, log.partitions) == (False, 1)
+        for segment in headers(there, 0, 0, there.end(0)):
+            place = 0, segment.first_position, segment.end_position
+            found, same = log.read(*place), there.read(*place)
+            assert found.positions.tolist() == same.positions.tolist()
+            assert found.batch == same.batch
+        assert log.read(0, 1024, 1536).positions.size == 0, "an aborted block"
+        clock.advance(150.0)
+        assert log.partitions == 2
+        assert log.read(1, 0, 512).positions.tolist() == there.read(1, 0, 512).positions.tolist()
+        clock.advance(1.0)
+        with pytest.raises(InvalidInputError, match="stream s has partitions 0 to 1; got: 2"):
+            log.partition_name(2)

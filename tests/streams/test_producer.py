@@ -198,7 +198,8 @@ def one_key(*values: int) -> dict[str, list]:
 def test_a_partition_that_no_key_reaches_does_not_hold_back_the_next_batch(
     tmp_path: Path, flight: bool
 ) -> None:
-    from penstock.streams.flight.client import FlightLog, FlightServer
+    from penstock.streams.flight.client import FlightLog
+    from penstock.streams.flight.server import FlightServer
 
     log = keyed(tmp_path / "s")
     with FlightServer(tmp_path) as server:

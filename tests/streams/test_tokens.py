@@ -13,7 +13,8 @@ from tests.segments import headers, read
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog, FlightServer
+from penstock.streams.flight.client import FlightLog
+from penstock.streams.flight.server import FlightServer
 from penstock.streams.flight.tokens import find_token
 from penstock.vocabulary.errors import InvalidInputError
 

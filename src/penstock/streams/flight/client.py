@@ -15,14 +15,11 @@ import pyarrow.flight as fl
 
 from penstock.streams.columns import append_schema, check_rows, user_schema
 from penstock.streams.descriptor import check_partition
-from penstock.streams.flight.server import FlightServer
 from penstock.streams.flight.tokens import find_token
 from penstock.streams.flight.wire import decode_error, decode_headers, encode
-from penstock.streams.protocol import ARRIVAL, AppendKey, HeaderArrays, PositionedRows, StreamState
+from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, HeaderArrays, PositionedRows, StreamState
 from penstock.vocabulary.errors import InvalidInputError, UnmetError
 from penstock.vocabulary.stream_ref import StreamRef
-
-__all__ = ["FlightLog", "FlightServer"]
 
 _T = TypeVar("_T")
 
@@ -37,22 +34,36 @@ class FlightLog:
         timeout_s: Longest time that a call may take.
     """
 
-    dense = True
-
     def __init__(self, address: str, stream: str, token: str | None = None, timeout_s: float = 30.0) -> None:
         self.address, self.name, self.ref = address, stream, StreamRef(f"{address}/{stream}")
         self._timeout_s, self._given = timeout_s, token is not None
         self._use(token)
         with self._call():
             self._client = fl.FlightClient(address)
-        about = json.loads(self._action("about"))
-        self.partitions: int = about["partitions"]
+        about = self._about()
+        self._partitions: int = about["partitions"]
+        self.dense: bool = about.get("dense", True)
         self.key_column: str | None = about["key_column"]
         self.key_buckets: int = about["key_buckets"]
         self.event_time: str | None = about["event_time"]
         self.uid: str = about["uid"]
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
         self.append_schema, self.user_schema = append_schema(self.schema), user_schema(self.schema)
+
+    def _about(self) -> dict[str, Any]:
+        about: dict[str, Any] = json.loads(self._action("about"))
+        return about
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the server says that there are."""
+        self._partitions = self._about()["partitions"]
+        return self._partitions
+
+    def _check(self, partition: int) -> None:
+        """Refuses a partition that is not there; the server is asked only about an unknown one."""
+        if not 0 <= partition < self._partitions:
+            check_partition(self, partition)
 
     @property
     def state(self) -> StreamState:
@@ -61,7 +72,7 @@ class FlightLog:
 
     def partition_name(self, partition: int) -> str:
         """The partition's number: what its folder is called is the server's business."""
-        check_partition(self, partition)
+        self._check(partition)
         return str(partition)
 
     def mark(self, partition: int, position: int) -> None:
@@ -78,7 +89,7 @@ class FlightLog:
 
         If the connection breaks, it is unknown whether the rows were appended. With a key, repeat the call.
         """
-        check_partition(self, partition)
+        self._check(partition)
         check_rows(rows, self.append_schema, self.name)
         if arrival_us is not None:
             if len(arrival_us) != rows.num_rows:
@@ -133,8 +144,13 @@ class FlightLog:
         ticket = fl.Ticket(encode(stream=self.name, partition=partition, first=int(first), end=int(end)))
         with self._call():
             table = self._authenticated(lambda: self._client.do_get(ticket, self._options).read_all())
-        rows = table.combine_chunks().to_batches()[0]
-        return PositionedRows(np.arange(first, first + rows.num_rows, dtype=np.int64), rows)
+        # a table without rows has no batches
+        batches = table.combine_chunks().to_batches()
+        rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+        where = rows.schema.get_field_index(POSITION)
+        if where < 0:
+            return PositionedRows(np.arange(first, first + rows.num_rows, dtype=np.int64), rows)
+        return PositionedRows(rows.column(where).to_numpy(), rows.remove_column(where))
 
     def _elsewhere(self, what: str) -> InvalidInputError:
         return InvalidInputError(

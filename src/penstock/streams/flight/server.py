@@ -3,8 +3,9 @@
 DoPut: the descriptor's path is the stream's name. Each batch is one append. JSON beside the batch has the
 partition, and the writer and batch number if the append is to be idempotent. The answer to each append is the
 partition's end. Rows of producers that buffer may have a column `_arrival`, never later than now.
-DoGet: the ticket is JSON; the answer is the rows of a segment.
-Actions: the body is JSON; about, start, end, last_batch, position_at, headers, header_arrays.
+DoGet: the ticket is JSON; the answer is the rows of a segment. If positions of the stream may have no row,
+the rows have a column `_position`.
+Actions: the body is JSON; about, start, end, last_batch, position_at, header_arrays.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.streams.columns import check_columns
+from penstock.streams.descriptor import read_about
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.flight.tokens import forget_token, mint_token
 from penstock.streams.flight.wire import decode, encode, encode_error, encode_headers
 from penstock.streams.layout import Fsync, FsyncPolicy
 from penstock.streams.opening import load_stream, open_writer, streams_in
-from penstock.streams.protocol import ARRIVAL, AppendKey, StreamLog
+from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, StreamLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, UnmetError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -135,8 +137,9 @@ class _Streams:
             return self._open[name][1]
 
     def _load(self, name: str) -> StreamLog:
-        log = load_stream(self.root / name)
-        return open_writer(self.root / name, self.fsync) if isinstance(log, EmbeddedLog) else log
+        if read_about(self.root / name).get("kind", "embedded") == "embedded":
+            return open_writer(self.root / name, self.fsync)
+        return load_stream(self.root / name)
 
     def close(self) -> None:
         with self._lock:
@@ -253,7 +256,10 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
     def do_get(self, ticket: fl.Ticket) -> fl.RecordBatchStream:
         request = decode(ticket.ticket, "stream", "partition", "first", "end")
         log = self.streams.get(request["stream"])
-        rows = log.read(request["partition"], request["first"], request["end"]).batch
+        found = log.read(request["partition"], request["first"], request["end"])
+        rows = found.batch
+        if not log.dense:
+            rows = rows.append_column(pa.field(POSITION, pa.int64()), pa.array(found.positions, pa.int64()))
         return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, [rows]))
 
     @_answering
@@ -293,6 +299,7 @@ def _about(log: StreamLog) -> bytes:
         key_buckets=log.key_buckets,
         event_time=log.event_time,
         uid=log.uid,
+        dense=log.dense,
         schema=base64.b64encode(log.schema.serialize().to_pybytes()).decode(),
     )
 
