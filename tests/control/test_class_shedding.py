@@ -181,7 +181,7 @@ def test_a_cohort_has_a_bucket_at_least() -> None:
     assert kept_buckets(0.0, 64) == 0
 
 
-def test_streams_of_one_query_that_are_shed_by_key_have_equally_manykept_buckets(virtual: Lab) -> None:
+def test_streams_of_one_query_that_are_shed_by_key_keep_equally_many_buckets(virtual: Lab) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": "cohort"}})
     logs = {
         str(buckets): virtual.open.enter_context(
