@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.streams.descriptor import check_partition, read_about, write_about
-from penstock.streams.opening import Clock, register_kind
+from penstock.streams.opening import Clock
 from penstock.streams.protocol import ARRIVAL, HeaderArrays, IntArray, PositionedRows
 from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
@@ -202,6 +202,9 @@ class GappyLog:
         self.close()
 
 
-def register() -> None:
-    """Lets `open_stream` open logs of this kind in this process."""
-    register_kind(KIND, GappyLog)
+def install(folder: Path) -> None:
+    """Makes a folder that lets each Python process with it on its path open logs of this kind."""
+    (folder / "gappy-1.dist-info").mkdir(parents=True)
+    (folder / "gappy-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gappy\nVersion: 1\n")
+    points = f"[penstock.streams]\n{KIND} = tests.gappy:GappyLog\nbroken = tests.gappy:NoLog\n"
+    (folder / "gappy-1.dist-info" / "entry_points.txt").write_text(points)

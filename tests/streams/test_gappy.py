@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gappy import Gappy, GappyLog, bucket_of, register
+from tests.gappy import Gappy, GappyLog, bucket_of, install
 
 from penstock.control.core import granting
 from penstock.control.measure.lines import ShedLine
@@ -20,6 +23,7 @@ from penstock.grants.selection import read_range, select, split_among_tasks
 from penstock.sim.microbatch import Lab, Line, Machine, SimulatedQuery, VirtualCluster, check_books
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Planned, Waits
 from penstock.streams import open_stream
+from penstock.streams.descriptor import write_about
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.moment import Moment
@@ -233,9 +237,35 @@ def test_an_end_that_a_caller_names_is_looked_up_again(tmp_path: Path) -> None:
     assert old.partition_name(1) == "orders/0"
 
 
-def test_a_new_kind_of_log_is_opened_by_its_name(tmp_path: Path) -> None:
+def test_a_new_kind_of_log_is_opened_by_its_name_in_every_process(tmp_path: Path) -> None:
     GappyLog.create(tmp_path / "s", Gappy(0.0), ManualClock(10.0))
-    register()
-    assert isinstance(open_stream(tmp_path / "s"), GappyLog)
+    install(tmp_path / "installed")
+    code = (
+        "import sys; from penstock.streams import open_stream\n"
+        "print(type(open_stream(sys.argv[1])).__name__)\n"
+    )
+    path = [str(tmp_path / "installed"), str(Path(__file__).parents[2]), *filter(None, sys.path)]
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "s")],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "GappyLog\n"
+
+
+def test_a_kind_that_cannot_be_opened_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "installed")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    write_about(tmp_path / "s", {"kind": "broken"}, lambda: None)
+    with pytest.raises(InvalidInputError, match=r"kind broken can be imported; got: tests\.gappy:NoLog"):
+        open_stream(tmp_path / "s")
+    write_about(tmp_path / "t", {"kind": "pigeons"}, lambda: None)
+    with pytest.raises(InvalidInputError, match="one of broken, embedded, gappy, paced; got: 'pigeons'"):
+        open_stream(tmp_path / "t")
     with pytest.raises(InvalidInputError, match="how a stream is reached must be one of"):
         open_stream("carrier-pigeon://loft/s")

@@ -1,7 +1,9 @@
 """Opens and makes streams of any kind. Who keeps a stream is known here, and nowhere outside this package.
 
 A directory has a `stream.json` that names its kind; an address (`grpc://host:port/stream`) is a Flight
-server's. A new kind of log needs one line in `register_kind`.
+server's. A kind that is not Penstock's own is an entry point of the group `penstock.streams`: its name is the
+kind, its object is an `OpenKind`. So every process in which the kind's package is installed can open the
+stream: the driver, planners, the control plane, executors.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +30,8 @@ from penstock.vocabulary.stream_ref import StreamRef
 
 TOKEN_VARIABLE = "PENSTOCK_LOG_TOKEN"
 """Variable with the token. It is no option of a source, because Spark shows options in plans and pages."""
+ENTRY_POINTS = "penstock.streams"
+"""Group of the entry points of packages that keep streams."""
 _CACHED = 64
 _cache: dict[tuple[object, ...], StreamLog] = {}
 
@@ -34,7 +39,7 @@ Clock = Callable[[], float]
 
 
 class OpenKind(Protocol):
-    """Opens a stream of one kind for reading."""
+    """Opens a stream of one kind for reading; the class of its logs may be one."""
 
     def __call__(self, directory: Path, clock: Clock, verify: bool) -> StreamLog: ...
 
@@ -46,9 +51,23 @@ def _embedded(directory: Path, clock: Clock, verify: bool) -> StreamLog:
 _KINDS: dict[str, OpenKind] = {"embedded": _embedded, "paced": PacedLog}
 
 
-def register_kind(kind: str, opens: OpenKind) -> None:
-    """Lets `open_stream` open directories whose `stream.json` names this kind."""
+def _opener(kind: str) -> OpenKind:
+    """What opens streams of a kind: Penstock itself, or an installed package."""
+    if kind in _KINDS:
+        return _KINDS[kind]
+    installed = {found.name: found for found in entry_points(group=ENTRY_POINTS)}
+    if kind not in installed:
+        raise UnknownNameError("the kind of a stream", kind, [*_KINDS, *installed])
+    try:
+        opens: OpenKind = installed[kind].load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(
+            f"what opens streams of kind {kind} can be imported",
+            f"{installed[kind].value}: {error}",
+            f"install its package anew, or correct its entry point in the group {ENTRY_POINTS}",
+        ) from error
     _KINDS[kind] = opens
+    return opens
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -57,10 +76,10 @@ def register_kind(kind: str, opens: OpenKind) -> None:
 def load_stream(directory: str | Path, *, clock: Clock = time.time, verify: bool = True) -> StreamLog:
     """Opens the stream in a directory, without the cache of `open_stream`."""
     with _explained(Path(directory)):
-        kind = read_about(Path(directory)).get("kind", "embedded")
-        if kind in _KINDS:
-            return _KINDS[kind](Path(directory), clock, verify)
-    raise UnknownNameError("the kind of a stream", str(kind), list(_KINDS))
+        kind = str(read_about(Path(directory)).get("kind", "embedded"))
+    opens = _opener(kind)
+    with _explained(Path(directory)):
+        return opens(Path(directory), clock, verify)
 
 
 @contextmanager
