@@ -111,7 +111,7 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
     def recording(shedding: Any, *args: Any) -> Chosen | None:
         chosen = choose(shedding, *args)
         if chosen is not None:
-            _, (query, *_), _, turn, _, _ = args
+            _, (query, *_), _, _, turn, _, _ = args
             longest.append(query.cost.batch_s(chosen.rows) / turn.of(query.key))
         return chosen
 

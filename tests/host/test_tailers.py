@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.gappy import Gappy, GappyLog
 from tests.host.watched import Watched, made
 from tests.waits import until
 
@@ -52,7 +53,7 @@ class Followed:
     def known(self, log: Watched, partition: int = 0) -> int:
         """The end up to which the control plane knows a stream, each segment once and none missing."""
         with self._handing:
-            tail = self.tails.get(str(log.directory))
+            tail = self.tails.get(log.ref.id)
             found = None if tail is None else tail.partitions.get(partition)
             waiting = None if found is None else found.after("r", partition, 0)
         if waiting is None:
@@ -90,6 +91,28 @@ def test_rows_that_arrive_are_found_and_each_segment_once(followed: Followed) ->
         until(lambda: followed.known(log) == log.end(), "the rows")
     followed.join(log, {0: 0})
     assert followed.known(log) == 200, "a second reader changes nothing"
+
+
+def test_a_log_with_gaps_whose_calls_take_time_is_followed_and_holds_up_no_other(followed: Followed) -> None:
+    like = Gappy(50.0, per_s=100.0, births_s=(0.0, 50.4), lag_s=0.1)
+    log = Watched(GappyLog.create(followed.folder / "topics", like, followed.clock))  # type: ignore[arg-type]
+    other = followed.stream("other")
+    followed.join(log, {0: 0})
+    assert followed.known(log) == log.log.end(0) == 4_990
+    for has_thread in (False, True, True):  # it gets a thread of its own when it is found to be slow
+        log.hang()
+        until(log.inside.is_set, "a call that takes its time")
+        followed.clock.advance(0.25)  # not so long that the log is opened anew
+        log.partitions = log.log.partitions
+        if has_thread:
+            other.write(10)
+            until(lambda: followed.known(other) == other.end(), "the rows of the other stream")
+        assert followed.known(log) < log.log.end(0), "its call has not come back"
+        log.free.set()
+        until(lambda: followed.known(log) == log.log.end(0), "its rows")
+        followed.tailers.check()
+    until(lambda: followed.known(log, 1) == log.log.end(1) > 0, "the partition that came meanwhile")
+    assert followed.opened_anew == []
 
 
 @pytest.mark.parametrize("error", [OSError("no disk"), SystemExit(1)], ids=["it fails", "it would end"])

@@ -6,23 +6,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gappy import Gappy, GappyLog, bucket_of, install
+from tests.gappy import KIND, Gappy, GappyLog, bucket_of, install
 
 from penstock.control.core import granting
 from penstock.control.measure.lines import ShedLine
 from penstock.control.shed.class_shedding import Chosen
 from penstock.control.state.query import Query
+from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
-from penstock.grants.plans import ChosenPlan, KeyPlan, SamplePlan, UtilityPlan, WindowPlan
+from penstock.grants.plans import SCALE, ChosenPlan, KeyPlan, SamplePlan, ShedPlan, UtilityPlan, WindowPlan
 from penstock.grants.plans.coins import row_tosses
 from penstock.grants.selection import read_range, select, split_among_tasks
 from penstock.sim.microbatch import Lab, Line, Machine, SimulatedQuery, VirtualCluster, check_books
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Planned, Waits
-from penstock.streams import open_stream
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planner import Planner
+from penstock.spark.source.tasks import ReadTask, read_task
+from penstock.streams import open_stream, opening
 from penstock.streams.descriptor import write_about
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -235,6 +240,50 @@ def test_an_end_that_a_caller_names_is_looked_up_again(tmp_path: Path) -> None:
     assert old.header_arrays(1, 0, 300).end_position[-1] >= 300
     assert old.partitions == 2
     assert old.partition_name(1) == "orders/0"
+
+
+@pytest.mark.parametrize(
+    ("plan", "keyed"),
+    [
+        (SamplePlan("row", segment_keep=SCALE // 2, row_keep=SCALE // 2, seed=3), False),
+        (SamplePlan("segment", segment_keep=SCALE // 2, seed=3), False),
+        (KeyPlan(key_keep=20, seed=3), True),
+        (UtilityPlan(by="value % 10", least=6.0, row_keep=SCALE // 3, seed=3), False),
+        (WindowPlan(by="_arrival", size_us=400_000, windows=(2_499_952, 2_499_955, 2_499_961)), False),
+    ],
+    ids=["row", "segment", "key", "utility", "window"],
+)
+def test_the_planner_of_spark_and_its_tasks_read_just_the_rows_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ShedPlan, keyed: bool
+) -> None:
+    clock = ManualClock(1_000_000.0)
+    like = Gappy(999_980.0, per_s=500.0, births_s=(0.0, 0.0, 25.0), lag_s=0.5, keyed=keyed)
+    GappyLog.create(tmp_path / "s", like, clock)
+    monkeypatch.setitem(opening._KINDS, KIND, lambda directory, *_: GappyLog(directory, clock))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # a planner sets its own
+    place, truth = str(tmp_path / "s"), GappyLog(tmp_path / "s", clock, lag_s=0.0)
+    planner = Planner(SourceOptions(place, place, query="hot", metadata=("_position", "_seq"), tasks=3))
+    before = planner.initial()
+    while before.grant < 4:
+        ends = {p: truth.end(p) for p in range(truth.partitions)}  # later than the planner's log object knows
+        if isinstance(plan, WindowPlan):
+            segments = {p: tuple(range(0, end, like.block)) for p, end in ends.items()}
+            plan = replace(plan, chosen=segments)
+        planner._journal_of(before)
+        offset = planner._propose(before, Grant(ends, {0: before.end[0] + 70}, plan))
+        rows, admitted = kept(truth, offset)
+        tasks = [task for task in planner.tasks(offset, before) if isinstance(task, ReadTask)]
+        found = [batch for task in tasks for batch in read_task(task)]
+        read = [at for batch in found for at in batch.column("_position").to_pylist()]
+        assert sorted(read) == sorted(at for _, at in rows)
+        assert all(batch.column("_seq").null_count == batch.num_rows for batch in found)
+        assert offset.books.admitted - before.books.admitted == admitted
+        assert offset.books.offered == sum(offset.end.values())
+        before = offset
+        clock.advance(4.0)
+    planner.close()
+    assert 2 in before.end, "a partition came meanwhile"
+    assert before.books.sampled > 0.2 * before.books.offered
 
 
 def test_a_new_kind_of_log_is_opened_by_its_name_in_every_process(tmp_path: Path) -> None:
