@@ -19,6 +19,10 @@ from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamIndex,
 
 Counts = npt.NDArray[np.int64]
 
+ROWS_AT_ONCE = 1 << 15
+"""Rows whose coins are tossed at once, if their segments are not longer: more of them do not fit into a
+processor's cache."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
@@ -79,15 +83,28 @@ def _count_kept(
         return _count_by_reading(log, plan, p, firsts, ends)
     if plan.keeps_whole_segments or firsts.size == 0:
         return ends - firsts
-    counts = [
-        _kept_in(plan.keeps(log, p, np.arange(a, b, dtype=np.int64), ()), b - a)
-        for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)
-    ]
-    return np.array(counts, np.int64)
+    return _count_by_position(log, plan, p, firsts, ends)
 
 
-def _kept_in(mask: npt.NDArray[np.bool_] | None, rows: int) -> int:
-    return rows if mask is None else int(mask.sum())
+def _count_by_position(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
+    """Counts by positions alone, of many segments at once: segments are short, and grants may be long."""
+    rows = ends - firsts
+    before = np.cumsum(rows) - rows
+    edges = np.flatnonzero(np.diff(before // ROWS_AT_ONCE, prepend=-1)).tolist()
+    counts = rows.copy()
+    for low, high in zip(edges, [*edges[1:], rows.size], strict=True):
+        mask = plan.keeps(log, p, _positions(firsts[low:high], ends[low:high]), ())
+        if mask is not None:
+            counts[low:high] = np.add.reduceat(mask, before[low:high] - before[low], dtype=np.int64)
+    return counts
+
+
+def _positions(firsts: Counts, ends: Counts) -> Counts:
+    """All positions of some segments, which are in order."""
+    first, end, rows = int(firsts[0]), int(ends[-1]), ends - firsts
+    if end - first == int(rows.sum()):  # no segment in between is left out
+        return np.arange(first, end, dtype=np.int64)
+    return np.concatenate([np.arange(a, b) for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)])
 
 
 def _count_by_key(

@@ -33,14 +33,16 @@ def pass_time(
     """
     since_s = figures[_SINCE_S]
     since_s[np.isnan(since_s)] = now_s
-    at = np.flatnonzero(now_s - since_s >= tuning.rate_every_s)
+    at = (now_s - since_s >= tuning.rate_every_s).nonzero()[0]
     if not at.size:
         return
     usual, burst, since_s, rows = figures[:, at]
     passed_s = now_s - since_s
     seen_per_s = rows / passed_s
-    # queries are looked at together, so there are few different times
-    times_s, which = np.unique(passed_s, return_inverse=True)
+    # queries are looked at together, so there are few different times, and mostly one
+    times_s, which = passed_s[:1], np.zeros(1, np.int64)
+    if (passed_s != passed_s[0]).any():
+        times_s, which = np.unique(passed_s, return_inverse=True)
     at_once = which, cls[at]
     figures[USUAL, at] = usual + _forgotten(times_s, memory_s)[at_once] * (seen_per_s - usual)
     fast_s = [each_s / tuning.burst for each_s in memory_s]

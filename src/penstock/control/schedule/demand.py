@@ -18,36 +18,48 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     A row that reaches a query by way of a shared stream of its own class waits for a turn at each query on
     its way: of the target every one of them has its part.
     """
-    demands: dict[str, Demand] = {}
+    count = len(seen.classes)
     active = seen.runs | seen.asks
-    busy = active & (seen.runs | (seen.rows > 0))
-    for i, cls in enumerate(seen.classes):
-        mine = active & (seen.cls == i)
-        working = busy & mine
-        if not working.any() and cls.name not in also:
+    known = active & seen.ready
+    working = active & (seen.runs | (seen.rows > 0))
+    working_of = np.bincount(seen.cls[working], minlength=count)
+    learning_of = np.bincount(seen.cls[working & ~seen.ready], minlength=count)
+    counted = known & (working | (working_of == 0)[seen.cls])
+    fixed_of, turns_of = np.zeros(count), np.ones(count, np.int64)
+    np.maximum.at(fixed_of, seen.cls[counted], seen.fixed_s[counted])
+    np.maximum.at(turns_of, seen.cls[active], seen.turns_of_row[active])
+    targets_s = np.array(
+        [
+            cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
+            for cls, turns in zip(seen.classes, turns_of.tolist(), strict=True)
+        ]
+    )
+    at = known.nonzero()[0]
+    cls_at = seen.cls[at]
+    usual, burst = _loads(seen, at, tuning.full_at * targets_s[cls_at])
+    there = usual > 0.0
+    demands: dict[str, Demand] = {}
+    for i, (cls, target_s, fixed_s) in enumerate(
+        zip(seen.classes, targets_s.tolist(), fixed_of.tolist(), strict=True)
+    ):
+        if not working_of[i] and cls.name not in also:
             continue
-        turns = int(seen.turns_of_row[mine].max(initial=1))
-        target_s = cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
-        known = mine & seen.ready
-        counted = known & working if working.any() else known
-        fixed_s, count = float(seen.fixed_s[counted].max(initial=0.0)), max(1, int(working.sum()))
-        if not seen.ready[working].all():  # what a query asks for that is still being learned, nobody knows
-            demands[cls.name] = Demand(target_s, None, count, fixed_s)
+        queries = max(1, int(working_of[i]))
+        if learning_of[i]:  # what a query asks for that is still being learned, nobody knows
+            demands[cls.name] = Demand(target_s, None, queries, fixed_s)
             continue
-        at, between_s = np.flatnonzero(known), tuning.full_at * target_s
-        usual_per_s = seen.usual_per_s[at]
-        burst = _loads(seen, at, np.maximum(usual_per_s, seen.burst_per_s[at]), between_s)
-        load = _loads(seen, at, usual_per_s, between_s)
-        at, load = at[load > 0.0], load[load > 0.0].tolist()
-        keys = [seen.keys[k] for k in at.tolist()]
+        mine = cls_at == i
+        asking = there & mine
+        load, who = usual[asking].tolist(), at[asking]
+        keys = [seen.keys[k] for k in who.tolist()]
         demands[cls.name] = Demand(
             target_s,
-            min(sum(load), float(count)),
-            count,
+            min(sum(load), float(queries)),
+            queries,
             fixed_s,
             dict(zip(keys, load, strict=True)),
-            min(sum(burst.tolist()), float(count)),
-            dict(zip(keys, seen.fixed_s[at].tolist(), strict=True)),
+            min(sum(burst[mine].tolist()), float(queries)),
+            dict(zip(keys, seen.fixed_s[who].tolist(), strict=True)),
         )
     return demands
 
@@ -64,14 +76,16 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
     return found
 
 
-def _loads(seen: Snapshot, at: IntArray, rate_per_s: FloatArray, between_s: float) -> FloatArray:
+def _loads(seen: Snapshot, at: IntArray, between_s: FloatArray) -> FloatArray:
     """By query of some, batch time that it asks for in a second, in batches that begin `between_s` apart.
 
-    What waits came in over the age of its oldest row, what comes is known by its rate.
+    By the usual rate, and by that of the last moments if it is higher. What waits came in over the age of its
+    oldest row, what comes is known by its rate.
     """
-    age_s = seen.age_s[at]
+    usual_per_s, age_s = seen.usual_per_s[at], seen.age_s[at]
     waits = ~seen.runs[at] & ~np.isnan(age_s)
-    rows = rate_per_s * between_s + np.where(waits, seen.rows[at], 0.0)
+    rows = np.array([usual_per_s, np.maximum(usual_per_s, seen.burst_per_s[at])]) * between_s
+    rows += np.where(waits, seen.rows[at], 0.0)
     over_s = between_s + np.where(waits, np.fmin(age_s, between_s), 0.0)
     loads: FloatArray = np.where(
         rows >= 1.0, rows / over_s * seen.row_s[at] + seen.fixed_s[at] / between_s, 0.0

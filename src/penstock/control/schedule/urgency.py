@@ -24,12 +24,15 @@ def latest_starts(
         parallel: Batches that run at once, on average: one begins before the other has ended.
     """
     starts_s = np.full(due_s.size, np.inf)
-    later_first = np.flatnonzero(which)[np.argsort(due_s[which], kind="stable")][::-1]
-    for level in np.unique(priority[which]):
-        order = later_first[priority[later_first] >= level]
+    at = which.nonzero()[0]
+    later_first = at[due_s[at].argsort(kind="stable")][::-1]
+    levels, takes_s = priority[later_first], batch_s[later_first]
+    begins_s = due_s[later_first] - takes_s
+    for level in sorted(set(levels.tolist())):
+        these = levels >= level
         # start[i] = min(due[i] - batch[i], start[i - 1] - batch[i] / parallel), from the last one back
-        upto_s = np.cumsum(batch_s[order]) / parallel
-        found_s = np.minimum.accumulate(due_s[order] - batch_s[order] + upto_s) - upto_s
-        mine = priority[order] == level
-        starts_s[order[mine]] = found_s[mine]
+        upto_s = takes_s[these].cumsum() / parallel
+        found_s = np.minimum.accumulate(begins_s[these] + upto_s) - upto_s
+        mine = levels[these] == level
+        starts_s[later_first[levels == level]] = found_s[mine]
     return starts_s

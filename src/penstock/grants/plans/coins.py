@@ -49,7 +49,12 @@ def bucket_ranks(seed: int, buckets: int) -> Numbers:
 
 def _toss(seed: int, lane: int, numbers: Numbers) -> Tosses:
     """One uniform number below `SCALE` for each number; tosses of another seed or lane are independent."""
-    with np.errstate(over="ignore"):
-        # the salt is mixed too: with seed + number, the next seed would toss the same coins one position off
-        salt = mixed(np.array([(seed * STEP + lane * 0xD1B54A32D192ED03) & MASK], np.uint64))
-        return mixed((numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP) + salt) >> np.uint64(32)
+    stepped = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
+    return mixed(stepped + _salt(seed, lane)) >> np.uint64(32)
+
+
+@lru_cache(maxsize=256)
+def _salt(seed: int, lane: int) -> np.uint64:
+    """Mixed too: with seed + number, the next seed would toss the same coins one position off."""
+    salt: np.uint64 = mixed(np.array([(seed * STEP + lane * 0xD1B54A32D192ED03) & MASK], np.uint64))[0]
+    return salt

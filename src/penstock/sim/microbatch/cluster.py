@@ -374,9 +374,12 @@ class VirtualCluster:
         return self.clock()
 
     def tell(self, kind: str, reader: str, **data: Any) -> None:
-        """Tells the observers."""
+        """Tells the observers, if there are any; an offset in `data` goes to them as JSON."""
+        if not self.observers:
+            return
+        encoded = {name: each.to_json() if isinstance(each, Offset) else each for name, each in data.items()}
         for observer in self.observers:
-            observer(Event(self.timer(), kind, reader, data))
+            observer(Event(self.timer(), kind, reader, encoded))
 
 
 def _initial(reader: str, log: StreamLog) -> Offset:

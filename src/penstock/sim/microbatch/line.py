@@ -99,7 +99,7 @@ class Host(Protocol):
         ...
 
     def tell(self, kind: str, reader: str, **data: Any) -> None:
-        """Tells the observers."""
+        """Tells the observers, if there are any; an offset in `data` goes to them as JSON."""
         ...
 
 
@@ -143,7 +143,7 @@ class Line:
             )
             self._engine = self.host.engine
             self.host.expect(self.reader, self)
-            self.host.tell("joined", self.reader, offset=offset.to_json())
+            self.host.tell("joined", self.reader, offset=offset)
 
     def ask(self, start: Offset, take_all: bool = False) -> Waits[Grant | None]:
         """The next grant after an offset; `None` when the question was held for long enough in vain.
@@ -153,7 +153,7 @@ class Line:
             take_all: Whether its query runs under AvailableNow.
         """
         self.connect(start)
-        self.host.tell("asked", self.reader, start=start.to_json(), all=take_all)
+        self.host.tell("asked", self.reader, start=start, all=take_all)
         self.leads = True
         until_s = self.host.now_s() + hold_s(self.host.held)
         self.host.handle(Asked(self.host.at(), self.reader, start, take_all))
@@ -177,7 +177,7 @@ class Line:
     def planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[None]:
         """Says that Spark plans a batch; takes until the batch may start."""
         self.connect(offset)
-        self.host.tell("planned", self.reader, offset=offset.to_json(), admitted=admitted, aside=set_aside)
+        self.host.tell("planned", self.reader, offset=offset, admitted=admitted, aside=set_aside)
         self.host.handle(BatchPlanned(self.host.at(), self.reader, offset, admitted, set_aside))
         if self.answer is None:
             self.host.tell("held", self.reader)
@@ -189,7 +189,7 @@ class Line:
         """Says that its reader wants no further grant."""
         self.connect(start)
         self.host.handle(ReaderFinished(self.host.at(), self.reader, start))
-        self.host.tell("finished", self.reader, start=start.to_json())
+        self.host.tell("finished", self.reader, start=start)
 
     def lose(self) -> None:
         """The connection breaks: the source notices with its next question, or with the one on hold."""

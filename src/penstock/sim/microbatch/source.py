@@ -173,7 +173,7 @@ class GovernedSource:
         )
         offset = replace(draft, books=before.plus(books)).follows(start, poison > 0, books.admitted)
         self._selected = offset, selections
-        self.line.host.tell("proposed", offset.reader, offset=offset.to_json())
+        self.line.host.tell("proposed", offset.reader, offset=offset)
         return offset
 
     def plan(self, offset: Offset) -> Waits[Planned]:

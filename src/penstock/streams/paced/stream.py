@@ -154,7 +154,7 @@ class PacedLog:
 
     @staticmethod
     def _arrived(schedule: np.ndarray, after_us: int) -> int:
-        return int(np.searchsorted(schedule[_MAX], after_us, side="right"))
+        return int(schedule[_MAX].searchsorted(after_us, side="right"))
 
     @staticmethod
     def _first(schedule: np.ndarray, segment: int) -> int:
@@ -179,14 +179,16 @@ class PacedLog:
         """Headers of the segments that hold rows in [start, end); without `keys` no counts by key bucket."""
         check_partition(self, partition)
         schedule, began_us = self._schedules[partition], self._began_us()
-        first = int(np.searchsorted(schedule[_FIRST], max(start, 0), side="right")) - 1
-        last = int(np.searchsorted(schedule[_FIRST], end, side="left"))
+        begins = schedule[_FIRST]
+        first = int(begins.searchsorted(max(start, 0), side="right")) - 1
+        last = int(begins.searchsorted(end, side="left"))
         if began_us is None or end <= start or start >= self._first(schedule, schedule.shape[1]):
             first = last = 0
-        part = schedule[:, max(first, 0) : last]
-        low_us, high_us = part[_MIN] + (began_us or 0), part[_MAX] + (began_us or 0)
-        counts = self._counts[part[_POOL], part[_ROWS]] if keys and self._counts is not None else None
-        return HeaderArrays(part[_FIRST].copy(), part[_ROWS].copy(), low_us, high_us, counts)
+        first_position, rows, pool, low_us, high_us = schedule[:, max(first, 0) : last].copy()
+        low_us += began_us or 0
+        high_us += began_us or 0
+        counts = self._counts[pool, rows] if keys and self._counts is not None else None
+        return HeaderArrays(first_position, rows, low_us, high_us, counts)
 
     def read(self, partition: int, first: int, end: int) -> PositionedRows:
         """The rows of [first, end), in one segment: rows of the pool with arrivals of the schedule."""
