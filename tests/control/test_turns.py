@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.schedule.turns import Demand, Turns, plan_turns
+from penstock.control.schedule.turns import Asking, Demand, Turns, plan_turns
 from penstock.control.tuning import TUNING
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
@@ -26,6 +26,13 @@ planned = st.dictionaries(
     ),
     min_size=1,
 )
+
+
+def asking(loads: dict[str, float], fixed_s: float | dict[str, float] = 0.0) -> Asking:
+    """Queries by their parts of the load, and their fixed costs."""
+    costs = fixed_s if isinstance(fixed_s, dict) else dict.fromkeys(loads, fixed_s)
+    at = np.arange(len(loads))
+    return Asking(list(loads), at, np.array(list(loads.values())), np.array([costs[key] for key in loads]))
 
 
 @given(planned, st.fixed_dictionaries(dict.fromkeys("abcdef", weights)))
@@ -59,11 +66,11 @@ def test_a_cycle_is_as_long_as_the_smallest_target_allows() -> None:
 
 def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turns() -> None:
     shares, bulk = {"gold": 0.5, "bulk": 0.5}, Demand(2.0, 1.0, 1, 0.0)
-    below = Demand(2.0, 0.4, 2, 0.0, {"light": 0.05, "heavy": 0.35})
+    below = Demand(2.0, 0.4, 2, 0.0, asking({"light": 0.05, "heavy": 0.35}))
     turn = plan_turns({"gold": below, "bulk": bulk}, shares)["gold"]
     assert turn.of("light") == pytest.approx(0.10 * turn.cycle_s), "what it asks for and half of what is left"
     assert turn.of("heavy") == pytest.approx(0.40 * turn.cycle_s), "an equal part would shed half of its rows"
-    above = Demand(2.0, 1.0, 2, 0.0, {"light": 0.2, "heavy": 0.8})
+    above = Demand(2.0, 1.0, 2, 0.0, asking({"light": 0.2, "heavy": 0.8}))
     turn = plan_turns({"gold": above, "bulk": bulk}, shares)["gold"]
     assert turn.of("light") == pytest.approx(0.1 * turn.cycle_s), "where it is too much, half of it each"
     assert turn.of("heavy") == pytest.approx(0.4 * turn.cycle_s)
@@ -73,19 +80,19 @@ def test_a_query_that_asks_for_more_than_the_others_of_its_class_has_longer_turn
 def test_queries_of_a_class_with_too_much_keep_the_same_fraction_of_their_rows() -> None:
     bulk, target_s, fixed_s = Demand(4.0, 1.0, 1, 0.0), 4.0, 0.16
     starting = fixed_s / (TUNING.full_at * target_s)  # of the time, for each of the two
-    loads, fixed = {"light": starting + 0.01, "heavy": starting + 0.79}, {"light": fixed_s, "heavy": fixed_s}
-    gold = Demand(target_s, 0.9, 2, fixed_s, loads, fixed=fixed)
+    two = asking({"light": starting + 0.01, "heavy": starting + 0.79}, fixed_s)
+    gold = Demand(target_s, 0.9, 2, fixed_s, two)
     turn = plan_turns({"gold": gold, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
     assert turn.of("heavy") == pytest.approx((starting + 0.5 * 0.79) * turn.cycle_s)
     assert turn.of("light") == pytest.approx(TUNING.least_fixed * fixed_s), "the least length binds"
-    crowded = Demand(0.4, 1.6, 2, 0.0, {"a": 0.8, "b": 0.8}, fixed={"a": 0.16, "b": 0.16})
+    crowded = Demand(0.4, 1.6, 2, 0.0, asking({"a": 0.8, "b": 0.8}, 0.16))
     turn = plan_turns({"gold": crowded, "bulk": bulk}, {"gold": 0.5, "bulk": 0.5})["gold"]
-    assert turn.lengths_s["a"] == turn.lengths_s["b"] == pytest.approx(TUNING.least_fixed * 0.16)
+    assert turn.of("a") == turn.of("b") == pytest.approx(TUNING.least_fixed * 0.16)
 
 
 def test_the_least_length_of_a_turn_is_by_its_query() -> None:
-    loads, fixed = {"cheap": 0.01, "dear": 0.01}, {"cheap": 0.1, "dear": 0.4}
-    demands = {"bulk": Demand(4.0, 0.02, 2, 0.4, loads, fixed=fixed), "gold": Demand(4.0, 1.0, 1, 0.1)}
+    two = asking({"cheap": 0.01, "dear": 0.01}, {"cheap": 0.1, "dear": 0.4})
+    demands = {"bulk": Demand(4.0, 0.02, 2, 0.4, two), "gold": Demand(4.0, 1.0, 1, 0.1)}
     turn = plan_turns(demands, {"bulk": 0.01, "gold": 0.99})["bulk"]
     assert turn.of("cheap") == pytest.approx(TUNING.least_fixed * 0.1)
     assert turn.of("dear") == pytest.approx(TUNING.least_fixed * 0.4)
@@ -100,7 +107,7 @@ def test_the_least_length_of_a_turn_is_by_its_query() -> None:
 def test_turns_of_unequal_queries_are_in_time_and_no_more_than_the_share(
     asked: dict[str, Demand], shares: dict[str, float], loads: dict[str, float]
 ) -> None:
-    asked = {name: replace(demand, loads=loads, fixed_s=0.0) for name, demand in asked.items()}
+    asked = {name: replace(demand, asking=asking(loads), fixed_s=0.0) for name, demand in asked.items()}
     total = sum(shares[name] for name in asked)
     for name, turn in plan_turns(asked, shares).items():
         lengths_s = [turn.of(query) for query in loads]

@@ -134,13 +134,20 @@ def _rest_s(query: Query, now_s: float) -> float:
 
 
 def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
-    """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out."""
-    found, lengths_s, usual_s = {}, turn.lengths_s, turn.length_s
+    """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out.
+
+    A class may have a thousand queries, so the cost model's own arithmetic stands here once more.
+    """
+    found, usual_s = {}, turn.length_s
+    lengths_s = dict(zip(turn.asking.keys, turn.lengths_s.tolist(), strict=True))
     for query in queries:
-        cost, key = query.costs.model, query.identity.query
-        if cost.ready:
-            length_s = max(lengths_s.get(key, usual_s), cost.fixed_s * 1.5)
-            found[key] = length_s / max(1.0, cost.rows_in(length_s))
+        state, key = query.costs.model.state, query.identity.query
+        if state.fixed_s is None:
+            continue
+        fixed_s, row_s = state.level * state.fixed_s, state.level * (state.row_s or 0.0)
+        length_s = max(lengths_s.get(key, usual_s), 1.5 * fixed_s)
+        rows = (length_s - fixed_s) / row_s if row_s > 0.0 else math.inf
+        found[key] = length_s / max(1.0, rows)
     return found
 
 

@@ -7,7 +7,7 @@ may take long as well.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,6 +44,13 @@ class Contest:
     starts_s: FloatArray
     within: Container[str]
     tuning: Tuning = TUNING
+    _places: dict[str, IntArray] = field(default_factory=dict, init=False)
+    """By class, the places of its queries that want a turn."""
+
+    def __post_init__(self) -> None:
+        cls = self.seen.cls
+        for i, each in enumerate(self.seen.classes):
+            self._places[each.name] = (self.wanting & (cls == i)).nonzero()[0]
 
     def winner(self, classes: Iterable[str]) -> tuple[str | None, IntArray]:
         """The class that goes first, and which of the queries may have the turn.
@@ -59,58 +66,53 @@ class Contest:
         first = self.used.next_of(left, self.running)
         if first is None:
             return None, np.empty(0, np.int64)
-        able = self._of(first)
+        able = self._places[first]
         while True:  # whoever goes first must not make a third one late
             left.discard(first)
             most = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
             if most is None or not self._yields(first, most):
-                return first, np.flatnonzero(able)
+                return first, able
             able, first = self._in_need_after(most, first), most
 
     def _priority(self, cls: str) -> float:
         return next(each.priority for each in self.seen.classes if each.name == cls)
 
-    def _of(self, cls: str) -> BoolArray:
-        """Queries of a class that want a turn."""
-        index = next(i for i, each in enumerate(self.seen.classes) if each.name == cls)
-        found: BoolArray = self.wanting & (self.seen.cls == index)
-        return found
-
-    @property
-    def _can_be_late(self) -> BoolArray:
-        """Queries that have rows with a target, and a cost that says when they would be done.
+    def _can_be_late(self, at: IntArray) -> BoolArray:
+        """Which of some queries have rows with a target, and a cost that says when they would be done.
 
         A tick has no rows, a query that works off its log has no target, and a query that is still being
         learned has no cost.
         """
-        found: BoolArray = ~np.isnan(self.seen.age_s) & self.seen.ready & ~self.seen.draining
+        seen = self.seen
+        found: BoolArray = ~np.isnan(seen.age_s[at]) & seen.ready[at] & ~seen.draining[at]
         return found
 
     def _turn_s(self, cls: str) -> float:
         """How long a turn of a class takes at most."""
-        mine = self._of(cls)
-        return float(self.batch_s[mine].max()) if mine.any() else self.turns[cls].length_s
+        mine = self._places[cls]
+        return float(self.batch_s[mine].max()) if mine.size else self.turns[cls].length_s
 
     def _late_after(self, cls: str, other: str) -> BoolArray:
-        """Queries of a class whose oldest rows would miss their target if another class ran before them.
+        """Which queries of a class have oldest rows that miss their target if another class runs before them.
 
         By themselves, or, where the other is a lower class, because others of their own class and of higher
         ones must run as well.
         """
-        seen, wait_s = self.seen, self._turn_s(other)
-        late = seen.waited_s + wait_s + self.batch_s > seen.target_s * (1.0 - self.tuning.slack_fraction)
+        seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
+        done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
+        late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
         if self._priority(cls) > self._priority(other):
-            late |= self.starts_s < wait_s
-        found: BoolArray = self._of(cls) & self._can_be_late & late
+            late |= self.starts_s[at] < wait_s
+        found: BoolArray = self._can_be_late(at) & late
         return found
 
-    def _in_need_after(self, cls: str, other: str) -> BoolArray:
+    def _in_need_after(self, cls: str, other: str) -> IntArray:
         """Queries that would be late, plus queries of which nobody can tell.
 
         Without the latter, a class that is always overdue would never let them run.
         """
-        found: BoolArray = self._late_after(cls, other) | (self._of(cls) & ~self._can_be_late)
-        return found
+        at = self._places[cls]
+        return at[self._late_after(cls, other) | ~self._can_be_late(at)]
 
     def _is_overdue(self, cls: str, other: str) -> bool:
         """Whether a class must go before another, and may."""
@@ -130,6 +132,6 @@ class Contest:
         """Whether a class lets an overdue one go first."""
         if self._priority(cls) >= self._priority(to):
             return not self._late_after(cls, to).any()
-        mine = self._of(cls)
+        mine = self._places[cls]
         waits_s = self.seen.waited_s[mine] + self._turn_s(to)
         return bool((waits_s <= self.tuning.waits * self.seen.target_s[mine]).all())

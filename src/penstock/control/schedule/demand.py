@@ -7,7 +7,7 @@ from collections.abc import Container
 import numpy as np
 
 from penstock.control.schedule.snapshot import IntArray, Snapshot
-from penstock.control.schedule.turns import Demand
+from penstock.control.schedule.turns import Asking, Demand
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.model import FloatArray
 
@@ -50,16 +50,15 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
             continue
         mine = cls_at == i
         asking = there & mine
-        load, who = usual[asking].tolist(), at[asking]
+        load, who = usual[asking], at[asking]
         keys = [seen.keys[k] for k in who.tolist()]
         demands[cls.name] = Demand(
             target_s,
-            min(sum(load), float(queries)),
+            min(sum(load.tolist()), float(queries)),
             queries,
             fixed_s,
-            dict(zip(keys, load, strict=True)),
+            Asking(keys, who, load, seen.fixed_s[who]),
             min(sum(burst[mine].tolist()), float(queries)),
-            dict(zip(keys, seen.fixed_s[who].tolist(), strict=True)),
         )
     return demands
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class TurnSchedule:
     def turn(self, query: Query) -> Turn:
         """How long a grant of a query may be."""
         turn = self.turns[query.cls]
-        return replace(turn, length_s=turn.of(query.key))
+        return Turn(turn.of(query.key), turn.cycle_s, turn.asking, turn.lengths_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,10 +98,8 @@ class Snapshot:
         for i, cls in enumerate(self.classes):
             if (turn := turns.get(cls.name)) is None:
                 continue
-            at = np.flatnonzero(self.cls == i)
-            found[at] = turn.length_s
-            if turn.lengths_s:
-                found[at] = [turn.of(self.keys[k]) for k in at.tolist()]
+            found[self.cls == i] = turn.length_s
+            found[turn.asking.at] = turn.lengths_s
         return found
 
     def batch_s(self, turn_s: FloatArray) -> FloatArray:

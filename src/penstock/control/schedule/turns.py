@@ -9,11 +9,37 @@ classes may claim by the capacity policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.errors import UnknownNameError, require_positive
+from penstock.vocabulary.model import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asking:
+    """Queries of a class that ask for time, an array a column.
+
+    Attributes:
+        keys: Their keys.
+        at: Where they stand in the snapshot.
+        loads: Seconds of batch time that each asks for in a second.
+        fixed_s: The fixed cost of the batches of each.
+    """
+
+    keys: Sequence[str] = ()
+    at: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    loads: FloatArray = field(default_factory=lambda: np.empty(0))
+    fixed_s: FloatArray = field(default_factory=lambda: np.empty(0))
+
+
+NOBODY = Asking()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +52,16 @@ class Demand:
             if its queries' costs are not known yet.
         queries: How many of its queries have input.
         fixed_s: The fixed cost of one of its batches, the largest.
-        loads: By query, its part of the load; empty if not all are known.
+        asking: The queries whose parts of the load these are; nobody if not all are known.
         burst: The load by what came in the last moments, if that is more.
-        fixed: By query with a load, the fixed cost of its batches.
     """
 
     target_s: float
     load: float | None
     queries: int
     fixed_s: float
-    loads: Mapping[str, float] = field(default_factory=dict)
+    asking: Asking = NOBODY
     burst: float = 0.0
-    fixed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +71,19 @@ class Turn:
     Attributes:
         length_s: Of a query that asks for as much as the others of its class.
         cycle_s: From grant to grant.
-        lengths_s: By query, where it is known what each asks for.
+        asking: Queries of which it is known what each asks for.
+        lengths_s: How long a grant of each of these may be.
     """
 
     length_s: float
     cycle_s: float
-    lengths_s: Mapping[str, float] = field(default_factory=dict)
+    asking: Asking = NOBODY
+    lengths_s: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def of(self, query: str) -> float:
         """How long a grant of a query may be."""
-        return self.lengths_s.get(query, self.length_s)
+        keys = self.asking.keys
+        return float(self.lengths_s[keys.index(query)]) if query in keys else self.length_s
 
 
 def plan_turns(
@@ -89,7 +116,7 @@ def plan_turns(
     shares = {name: parallel * shares[name] / total for name in demands}
     equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
     by_query = {name: _parts(d, shares[name], tuning) for name, d in demands.items()}
-    parts = {name: max(by_query[name].values(), default=equal[name]) for name in demands}
+    parts = {name: float(each.max()) if each.size else equal[name] for name, each in by_query.items()}
     alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
     longest_s = {name: _length_s(d, parts[name] * alone_s[name], tuning) for name, d in demands.items()}
     common_s = min(alone_s.values())
@@ -100,42 +127,39 @@ def plan_turns(
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
         own_s = (d.target_s - before_s) / (1.0 + parts[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
-        lengths_s = _lengths_s(d, by_query[name], cycle_s, tuning)
-        length_s = _length_s(d, equal[name] * cycle_s, tuning)
-        longest = max(lengths_s.values(), default=length_s)
-        turns[name] = Turn(length_s, max(cycle_s, longest), lengths_s)
+        length_s = longest = _length_s(d, equal[name] * cycle_s, tuning)
+        lengths_s = by_query[name] * cycle_s
+        if lengths_s.size:
+            least_s = tuning.least_fixed * d.asking.fixed_s
+            lengths_s = np.minimum(np.maximum(lengths_s, least_s), d.target_s)
+            longest = float(lengths_s.max())
+        turns[name] = Turn(length_s, max(cycle_s, longest), d.asking, lengths_s)
     return turns
 
 
-def _parts(demand: Demand, share: float, tuning: Tuning) -> dict[str, float]:
-    """By query, its part of the time that a class has."""
-    loads, asked = demand.loads, sum(demand.loads.values())
+def _parts(demand: Demand, share: float, tuning: Tuning) -> FloatArray:
+    """By query that asks, its part of the time that a class has."""
+    loads = demand.asking.loads
+    if not loads.size:
+        return loads
+    asked = _sum(loads)
     if asked < share:
-        return {query: min(load + (share - asked) / len(loads), 1.0) for query, load in loads.items()}
-    starting = {
-        q: min(load, demand.fixed.get(q, 0.0) / (tuning.full_at * demand.target_s))
-        for q, load in loads.items()
-    }
-    started = sum(starting.values())
+        return np.minimum(loads + (share - asked) / loads.size, 1.0)
+    starting = np.minimum(loads, demand.asking.fixed_s / (tuning.full_at * demand.target_s))
+    started = _sum(starting)
     if started >= share:
-        return {query: share * part / started for query, part in starting.items()}
+        return share * starting / started
     kept = (share - started) / (asked - started)
-    return {query: min(part + kept * (loads[query] - part), 1.0) for query, part in starting.items()}
+    return np.minimum(starting + kept * (loads - starting), 1.0)
+
+
+def _sum(values: FloatArray) -> float:
+    """The sum from left to right: that of NumPy may round otherwise on another processor."""
+    return float(values.cumsum()[-1])
 
 
 def _length_s(demand: Demand, length_s: float, tuning: Tuning) -> float:
     return min(max(length_s, tuning.least_fixed * demand.fixed_s), demand.target_s)
-
-
-def _lengths_s(
-    demand: Demand, parts: Mapping[str, float], cycle_s: float, tuning: Tuning
-) -> dict[str, float]:
-    """By query, how long its turns are; a class may have a thousand queries."""
-    fixed_s, usual_s, most_s = demand.fixed, demand.fixed_s, demand.target_s
-    return {
-        query: min(max(part * cycle_s, tuning.least_fixed * fixed_s.get(query, usual_s)), most_s)
-        for query, part in parts.items()
-    }
 
 
 class Turns:
