@@ -36,7 +36,7 @@ SLEEPS = "k % 8 <> 0 OR reflect('java.lang.Thread', 'sleep', bigint(1)) IS NOT N
 
 @dataclass
 class Overloaded:
-    """A query at over twice its capacity: rows are sampled, then the least worth is shed, then windows are."""
+    """A query at over twice its capacity: rows are sampled, then the least worth goes, then windows do."""
 
     log: PacedLog
     run: Path
