@@ -21,7 +21,7 @@ demo: $(STAMP) ## Run the demo
 test: $(STAMP) ## Run the tests (ARGS="-k shedding" is passed to pytest)
 ifeq ($(strip $(ARGS)),)
 	@$(TESTS) -m "not spark and not long"
-	@$(TESTS) -m "spark and not long" --durations=15
+	@$(TESTS) tests/spark -m "spark and not long" --durations=15
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -29,7 +29,7 @@ endif
 test-all: export PENSTOCK_TESTS := thorough
 test-all: $(STAMP) ## Run every test, also those that take minutes
 	@$(TESTS) -m "not spark"
-	@$(TESTS) -m spark --durations=15
+	@$(TESTS) tests/spark -m spark --durations=15
 
 golden: $(STAMP) ## Compare what the control plane decides with recorded traces (ARGS=--record writes them anew)
 	@$(BIN)/python -m tests.golden $(ARGS)

@@ -1,4 +1,4 @@
-"""For all tests: none is timed, big files come first, and a JVM compiles for a short life."""
+"""For all tests: none is timed, big files come first, and Spark's processes start for a short life."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from tests.spark_home import QUICK_OPTIONS, make_spark_home
 
 if TYPE_CHECKING:
     from penstock.sim.microbatch import Lab
@@ -16,18 +17,23 @@ if TYPE_CHECKING:
 settings.register_profile("untimed", deadline=None)  # no example has to end within some milliseconds
 settings.load_profile("untimed")
 
-# A JVM of a test lives for minutes: its optimising compiler would take a third of the time and never pay.
-# Spark's launcher passes this on, without a word, to all JVMs that tests start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# Spark's launcher passes them on, without a word, to all JVMs that tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_OPTIONS)
 
 BIG_FIRST = (
-    *("spark/test_run.py", "spark/test_faults.py", "spark/test_cql.py", "spark/test_overload.py"),
-    *("spark/test_commands.py", "spark/test_killed.py", "spark/test_session.py", "spark/test_estimate.py"),
-    *("spark/test_cql_families.py", "spark/test_cql_sic.py", "spark/test_shared.py", "spark/test_joins.py"),
+    *("spark/test_run.py", "spark/test_faults.py", "spark/test_estimate.py", "spark/test_cql.py"),
+    *("spark/test_killed.py", "spark/test_session.py", "spark/test_cql_families.py", "spark/test_shared.py"),
+    *("spark/test_commands.py", "spark/test_cql_sic.py", "spark/test_joins.py", "spark/test_overload.py"),
     *("docs/test_readme.py", "control/test_engine_loop.py", "policies/test_contract.py"),
     *("control/test_class_shedding.py", "sim/test_control.py", "cql/test_engine.py"),
 )
 """Two processes share the files: one that takes long must not come last. Run with --no-loadscope-reorder."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Names Spark's home; xdist's workers, which start later, have it from the first process."""
+    if "SPARK_HOME" not in os.environ and (home := make_spark_home(config.rootpath)) is not None:
+        os.environ["SPARK_HOME"] = str(home)
 
 
 @pytest.hookimpl(trylast=True)
