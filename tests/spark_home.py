@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
-"""A JVM of a test lives for minutes: its optimising compiler would take a third of the time and never pay."""
+QUICK_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""A JVM of a test lives for minutes: its optimising compiler would take a third of the time and never pay.
+
+It loads 20,000 classes of Spark and its libraries; to verify the bytecode of each takes a third of its start.
+"""
 PLACE = Path(".pytest_cache", "spark")
 """Where the home is, in the project: `make clean` removes it."""
 NEEDED = ("bin", "jars")

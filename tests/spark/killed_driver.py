@@ -24,7 +24,7 @@ from penstock.spark.session import session
 from penstock.spark.sink import log_sink
 from penstock.spark.source.ungoverned import read_ungoverned
 
-SEED, MOST, BATCHES = 7, 60, 8
+SEED, MOST, BATCHES = 7, 60, 5
 LAST_BATCH = 2
 """The batch in which the sink hangs, and the one after which the answer is cut off."""
 

@@ -40,14 +40,21 @@ class Ran:
         return Path(self.report["run"])
 
 
+def joined_files(folder: Path) -> list[Path]:
+    """Files of batches that Spark has completed; it may be writing others."""
+    logs = (folder / "joined" / "_spark_metadata").glob("[0-9]*")
+    entries = {line for log in logs for line in log.read_text().splitlines()[1:]}
+    return sorted(folder / "joined" / Path(json.loads(entry)["path"]).name for entry in entries)
+
+
 def read_joined(folder: Path) -> pa.Table:
-    return ds.dataset(folder / "joined", format="parquet").to_table(["device", "raised", "celsius"])
+    return ds.dataset(joined_files(folder), format="parquet").to_table(["device", "raised", "celsius"])
 
 
 def has_results(folder: Path) -> bool:
     hot = folder / "log" / "hot" / "stream.json"
-    files = list((folder / "joined").glob("*.parquet"))
-    return bool(hot.exists() and EmbeddedLog(hot.parent).end() and files and read_joined(folder).num_rows)
+    there = hot.exists() and EmbeddedLog(hot.parent).end() and joined_files(folder)
+    return bool(there and read_joined(folder).num_rows)
 
 
 @pytest.fixture(scope="module")
