@@ -21,9 +21,9 @@ settings.load_profile("untimed")
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_OPTIONS)
 
 BIG_FIRST = (
-    *("spark/test_run.py", "spark/test_faults.py", "spark/test_cql.py", "spark/test_overload.py"),
-    *("spark/test_commands.py", "spark/test_killed.py", "spark/test_session.py", "spark/test_estimate.py"),
-    *("spark/test_cql_families.py", "spark/test_cql_sic.py", "spark/test_shared.py", "spark/test_joins.py"),
+    *("spark/test_run.py", "spark/test_faults.py", "spark/test_estimate.py", "spark/test_cql.py"),
+    *("spark/test_killed.py", "spark/test_session.py", "spark/test_cql_families.py", "spark/test_shared.py"),
+    *("spark/test_commands.py", "spark/test_cql_sic.py", "spark/test_joins.py", "spark/test_overload.py"),
     *("docs/test_readme.py", "control/test_engine_loop.py", "policies/test_contract.py"),
     *("control/test_class_shedding.py", "sim/test_control.py", "cql/test_engine.py"),
 )
