@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 settings.register_profile("untimed", deadline=None)  # no example has to end within some milliseconds
 settings.load_profile("untimed")
+
+# As in the Makefile: each process would compile all of Penstock again, and pytest would rewrite all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Spark's launcher passes them on, without a word, to all JVMs that tests start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_OPTIONS)
@@ -45,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return BIG_FIRST.index(name) if name in BIG_FIRST else len(BIG_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected and imported stays to the end: nobody has to look for garbage in it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ function of its description and the clock, so that any number of log objects agr
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class Gappy:
     Attributes:
         began_s: When its first partitions began.
         per_s: Positions a second of each partition.
-        births_s: For each partition, how long after `began_s` the partition comes.
+        births_s: For each partition, how long after `began_s` it comes, in order.
         block: Positions of a segment.
         gap_percent: How many of a hundred positions have no row.
         aborted: Every so many blocks one has no row at all, as after an aborted transaction.
@@ -100,10 +101,10 @@ class GappyLog:
     @property
     def partitions(self) -> int:
         known = self._born(self._clock() - self.lag_s)
-        return max([known, *(p + 1 for p in self._named)])
+        return max(known, max(self._named) + 1) if self._named else known
 
     def _born(self, now_s: float) -> int:
-        return sum(birth_s <= now_s - self.like.began_s for birth_s in self.like.births_s)
+        return bisect_right(self.like.births_s, now_s - self.like.began_s)
 
     def _check(self, partition: int) -> None:
         """A caller knows of a partition: this object looks again, if it does not."""

@@ -36,7 +36,12 @@ SCHEMA = pa.schema([("k", pa.string())])
 
 
 def run(
-    virtual: Lab, times: float, shedder: str | None, behind: bool = False, **cls: Any
+    virtual: Lab,
+    times: float,
+    shedder: str | None,
+    behind: bool = False,
+    seconds: float = WARM_S + MEASURED_S,
+    **cls: Any,
 ) -> tuple[Any, list]:
     """Four queries with unequal rates at so many times the capacity; with `behind` the last one reads what
     the first one writes."""
@@ -47,7 +52,7 @@ def run(
     queries = [cluster.add(f"q{i}", "gold", log, machine, seed=i) for i, log in enumerate(logs)]
     if behind:
         cluster.share(logs[-1], "gold", ["token of q0"])
-    cluster.run(WARM_S + MEASURED_S)
+    cluster.run(seconds)
     return cluster, queries
 
 
@@ -77,7 +82,7 @@ def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
 
 
 def test_balance_sic_lets_queries_with_unequal_rates_lose_alike(virtual: Lab) -> None:
-    cluster, _ = run(virtual, 5.0, "balance-sic")
+    cluster, _ = run(virtual, 5.0, "balance-sic", seconds=WARM_S + STW_S)
     found = sics(cluster)
     assert jain_index(found) >= 0.97
     assert found.mean() < 0.5
@@ -111,8 +116,8 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
 
 
 def test_a_query_behind_a_segment_that_sheds_is_made_up_for_it(virtual: Lab) -> None:
-    even, _ = run(virtual, 2.0, "balance-sic", behind=True)
-    uneven, _ = run(virtual, 2.0, "random", behind=True)
+    even, _ = run(virtual, 2.0, "balance-sic", behind=True, seconds=WARM_S + STW_S)
+    uneven, _ = run(virtual, 2.0, "random", behind=True, seconds=WARM_S + STW_S)
     assert jain_index(sics(even)[1:]) > jain_index(sics(uneven)[1:]) + 0.02
     assert jain_index(sics(even)[1:]) >= 0.97
     assert sics(even)[0] > sics(even)[1:].max(), "the one that writes it works for the one behind it too"
@@ -134,15 +139,15 @@ def test_streams_of_a_join_keep_the_same_stretch_of_time(virtual: Lab) -> None:
 
 
 def test_nothing_is_shed_while_the_class_fits_or_runs_dry(virtual: Lab) -> None:
-    cluster, _ = run(virtual, 0.7, "balance-sic")
+    cluster, _ = run(virtual, 0.7, "balance-sic", seconds=WARM_S)
     assert cluster.status().classes["gold"].shed == 0
     np.testing.assert_allclose(sics(cluster), 1.0)
-    cluster, _ = run(virtual, 2.0, "balance-sic", dry_run=True)
+    cluster, _ = run(virtual, 2.0, "balance-sic", seconds=WARM_S, dry_run=True)
     assert cluster.status().classes["gold"].shed == 0
 
 
 def test_a_manager_that_gives_a_keep_fraction_says_how_much(virtual: Lab) -> None:
-    cluster, queries = run(virtual, 3.0, "balance-sic", manager="aloma")
+    cluster, queries = run(virtual, 3.0, "balance-sic", seconds=WARM_S + STW_S, manager="aloma")
     assert any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
     virtual.check_books(cluster)
     assert jain_index(sics(cluster)) >= 0.95
@@ -215,7 +220,7 @@ def test_in_a_burst_the_shedder_keeps_less_and_nobody_else_decides(virtual: Lab,
 
 
 def test_a_shedder_can_be_changed_while_its_class_runs(virtual: Lab) -> None:
-    cluster, queries = run(virtual, 3.0, None)
+    cluster, queries = run(virtual, 3.0, None, seconds=WARM_S)
     assert not any(b.offset.plan.unit == "chosen" for query in queries for b in query.batches)
     cluster.command(ChangeClass("gold", {"shedder": "balance-sic"}))
     cluster.run(20.0)
@@ -243,7 +248,7 @@ class NewestShedder(BatchShedder):
 
 
 def test_a_new_shedder_needs_its_settings_and_its_policy_alone(virtual: Lab) -> None:
-    cluster, queries = run(virtual, 3.0, None)
+    cluster, queries = run(virtual, 3.0, None, seconds=WARM_S)
     governed = cluster.engine.classes["gold"]
     config = governed.config.model_copy(update={"shed": NewestSettings()})
     cluster.engine.classes.put("gold", cluster.engine.classes.govern("gold", config, governed.plant))

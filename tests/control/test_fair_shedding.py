@@ -129,10 +129,10 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
 
 
 def test_a_stream_whose_rows_wait_is_not_silent_however_long_its_query_has_no_batch(virtual: Lab) -> None:
-    cluster = virtual({"gold": {"target": 40.0}}, stw=2.0)
+    cluster = virtual({"gold": {"target": 20.0}}, stw=1.0)
     cluster.add("q", "gold", virtual.stream(cluster, 1000.0, 300.0))
-    cluster.run(100.0)
-    for _ in range(60):
+    cluster.run(50.0)
+    for _ in range(30):
         cluster.run(1.0)
         assert cluster.status().classes["gold"].queries["q"].silent == ()
 

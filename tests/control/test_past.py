@@ -37,11 +37,11 @@ def test_queries_that_are_gone_do_not_raise_the_floor_of_those_that_are_there(vi
     cluster = virtual({"gold": {"target": 4.0}})
     log = virtual.stream(cluster, 2_000.0, 400.0)
     cluster.add("stays", "gold", log, virtual.machine(fixed_s=0.15))
-    cluster.run(20.0)
+    cluster.run(8.0)
     alone_s = cluster.engine.floor_s("gold")
     for i in range(3):
         query = cluster.add(f"gone{i}", "gold", log, virtual.machine(fixed_s=0.15))
-        cluster.run(20.0)
+        cluster.run(8.0)
         assert cluster.engine.members.queries[query.key].cost.ready
         leave(cluster, query.connections[query.key])
         query.stopped = True
@@ -131,11 +131,11 @@ def test_a_query_that_has_just_ended_is_shown_as_it_was(virtual: Any, cluster: A
 def test_costs_of_queries_that_are_forgotten_are_not_remembered(virtual: Any) -> None:
     cluster = virtual({"gold": {"target": 4.0}})
     log = virtual.stream(cluster, 2_000.0, 400.0)
-    come_and_go(virtual, cluster, log, 1, seconds=20.0)
+    come_and_go(virtual, cluster, log, 1, seconds=8.0)
     assert "gone0" in costs_to_json(cluster.engine.costs())
     come_and_go(virtual, cluster, log, QUERIES + 1)
     stays = cluster.add("stays", "gold", log)
-    cluster.run(20.0)
+    cluster.run(8.0)
     assert stays.batches
     assert "gone0" not in costs_to_json(cluster.engine.costs())
 

@@ -38,7 +38,7 @@ from penstock.vocabulary.errors import InvalidInputError
 TARGET_S, MEASURED_S, ROW_S = 8.0, 20.0, 100e-6
 
 
-def run(virtual: Lab, times: float, shedder: str, seconds: float = 45.0, **settings: Any) -> tuple[Any, list]:
+def run(virtual: Lab, times: float, shedder: str, seconds: float = 38.0, **settings: Any) -> tuple[Any, list]:
     """Two queries at so many times the capacity."""
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": shedder, "shedder_settings": settings}})
     machine = virtual.machine(row_s=ROW_S, noise=0.05)

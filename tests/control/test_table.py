@@ -40,7 +40,7 @@ EVENTFUL = (
 def values(seen: Snapshot) -> dict[str, list[object]]:
     arrays = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
     return {
-        name: np.nan_to_num(value, nan=-1.0).tolist()
+        name: np.where(value != value, -1.0, value).tolist()  # NaN is equal to nothing
         for name, value in arrays.items()
         if isinstance(value, np.ndarray)
     }

@@ -129,7 +129,7 @@ changing = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("text", RELATIONS)
-@settings(max_examples=tries(12, 60))
+@settings(max_examples=tries(6, 60))
 @given(streams=changing, cuts=st.lists(instants, max_size=5))
 def test_a_relation_is_what_insertions_and_deletions_leave(
     text: str, streams: dict[str, list[Element]], cuts: list[int]

@@ -208,6 +208,19 @@ def test_counting_by_key_reads_only_the_segments_that_a_grant_cuts(log: Embedded
     assert select(log, cut)[0].kept.sum() == expected - first_row
 
 
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 15])
+def test_rows_are_counted_alike_however_many_segments_are_looked_at_at_once(
+    log: EmbeddedLog, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.grants.selection.ROWS_AT_ONCE", at_once)
+    for seed in range(20):
+        plan = SamplePlan("row", segment_keep=[SCALE, SCALE // 2][seed % 2], row_keep=SCALE // 3, seed=seed)
+        (found,) = select(log, Offset("r", {0: seed}, {0: log.end(0) - seed}, plan=plan))
+        assert found.kept.size > 1
+        for first, end, kept in zip(found.first, found.end, found.kept, strict=True):
+            assert kept == np.count_nonzero(plan.keeps(log, 0, np.arange(first, end), ()))
+
+
 def estimates(log: EmbeddedLog, keep: float, sampling: str, seed: int, end: int) -> tuple[int, float, float]:
     """Rows kept of the first ones of a partition, and what their weights say of the number and the sum."""
     plan = plan_for(keep, sampling, seed)  # type: ignore[arg-type]

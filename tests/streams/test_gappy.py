@@ -62,7 +62,7 @@ class ReadingSource(GovernedSource):
         for task in split_among_tasks(select(self.reads, offset), 0, tasks=3, least_rows=100):
             for part in task:
                 for piece in read_range(self.reads, offset.plan, part):
-                    assert piece.rows.column("value").to_pylist() == piece.positions.tolist()
+                    assert np.array_equal(piece.rows.column("value"), piece.positions)
                     found += [(part.partition, at) for at in piece.positions.tolist()]
         self.read[offset.grant] = found if planned.rows else []
         return planned

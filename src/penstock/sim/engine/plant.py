@@ -93,6 +93,13 @@ class Engine:
         modes = [kernel.GRANTS if cls.name in grants else kernel.KEEP_ON_READ for cls in classes]
         class_of = _numbers(network, classes)
         self.state = initial_state(network, arrivals_s, machine or Machine(), class_of, modes, seed)
+        ends = self.state.end_row.astype(np.int64)
+        self.first_row: FloatArray = np.concatenate(([0], ends[:-1])).astype(np.int64)
+        """For each source, the index of its first row."""
+        self._arrivals = [
+            (start, self.state.arrival_s[start:end])
+            for start, end in zip(self.first_row.tolist(), ends.tolist(), strict=True)
+        ]
         self.views = {cls.name: ClassView(self, cls, k) for k, cls in enumerate(classes)}
         """Views by class, in the order of turns."""
 
@@ -135,15 +142,7 @@ class Engine:
 
     def arrived(self, by_s: float) -> list[int]:
         """For each source, the index after the last row that has arrived by a moment."""
-        s = self.state
-        return [
-            int(start + np.searchsorted(s.arrival_s[start:end], by_s, side="right"))
-            for start, end in zip(self.first_row.tolist(), s.end_row.tolist(), strict=True)
-        ]
-
-    @property
-    def first_row(self) -> FloatArray:
-        return np.concatenate(([0], self.state.end_row[:-1])).astype(np.int64)
+        return [start + int(times_s.searchsorted(by_s, side="right")) for start, times_s in self._arrivals]
 
     def totals(self) -> dict[str, LabelTotals]:
         """Violations by output label, over the run so far."""

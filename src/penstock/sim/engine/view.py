@@ -57,6 +57,7 @@ class ClassView:
         self._entry_operators = np.array(network.entries)[self._entries]
         self._ports = np.flatnonzero(np.isin(s.port_operator, self._operators))
         self._entry_ports = s.first_port[np.array(network.entries)[self._inner]]
+        self._is_entry_port = np.isin(self._ports, self._entry_ports)
         self._outputs = np.unique(s.output_of[self._operators][s.output_of[self._operators] >= 0])
         self._targets = [(0.0, cls.delay_target_s)]
         self._keep = 1.0
@@ -97,7 +98,7 @@ class ClassView:
         coefficients = self._coefficients[self._entry_operators]
         waiting = self._waiting(arrived)
         inside = s.length[self._ports].copy()
-        inside[np.isin(self._ports, self._entry_ports)] = 0  # at the entry, not decided yet
+        inside[self._is_entry_port] = 0  # not decided yet
         network_load_s = queued_load(inside, self._coefficients[s.port_operator[self._ports]])
         entry_load_s = queued_load(waiting * self._keep, coefficients)
         cost = None

@@ -192,19 +192,20 @@ class PacedLog:
 
     def read(self, partition: int, first: int, end: int) -> PositionedRows:
         """The rows of [first, end), in one segment: rows of the pool with arrivals of the schedule."""
-        found = self.header_arrays(partition, first, first + 1, keys=False)
-        if not len(found):
+        check_partition(self, partition)
+        schedule, began_us = self._schedules[partition], self._began_us()
+        if began_us is None or first >= self._first(schedule, schedule.shape[1]):
             raise InvalidInputError(
                 "the segment to read exists",
                 f"{self.name}, partition {partition}, position {first}",
                 "read below end(); before begin() there is nothing",
             )
-        schedule, begins, rows = self._schedules[partition], int(found.first_position[0]), int(found.rows[0])
-        at = int(np.searchsorted(schedule[_FIRST], begins))
-        low_us, high_us = int(found.arrival_min_us[0]), int(found.arrival_max_us[0])
+        at = max(int(schedule[_FIRST].searchsorted(max(first, 0), side="right")) - 1, 0)
+        begins, rows, pool, low_us, high_us = schedule[:, at].tolist()
+        low_us, high_us = low_us + began_us, high_us + began_us
         inside = np.arange(first - begins, min(end - begins, rows))
         stamps = low_us + inside * (high_us - low_us) // max(rows - 1, 1)
-        batch = self._pool_batch(int(schedule[_POOL, at])).slice(first - begins, inside.size)
+        batch = self._pool_batch(pool).slice(first - begins, inside.size)
         batch = with_event_time(batch, self.event_time, stamps)
         where = self.schema.get_field_index(ARRIVAL)
         batch = batch.set_column(where, self.schema.field(where), pa.array(stamps, pa.int64()))
