@@ -82,7 +82,7 @@ def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
 
 
 def test_balance_sic_lets_queries_with_unequal_rates_lose_alike(virtual: Lab) -> None:
-    cluster, _ = run(virtual, 5.0, "balance-sic", seconds=WARM_S + STW_S)
+    cluster, _ = run(virtual, 5.0, "balance-sic")
     found = sics(cluster)
     assert jain_index(found) >= 0.97
     assert found.mean() < 0.5
