@@ -20,6 +20,7 @@ from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, plan_for
 from penstock.grants.selection import (
     Piece,
     Range,
+    _count_by_position,
     evened,
     grant_books,
     read_range,
@@ -269,3 +270,12 @@ def test_tasks_get_about_even_shares_and_small_grants_get_one(log: EmbeddedLog) 
     assert sum(sizes) == total
     assert max(sizes) - min(sizes) <= 2 * 40, "borders lie between segments of at most 40 rows"
     assert len(split_among_tasks(selections, 0, 4, least_rows=total)) == 1
+
+
+def test_a_segment_without_positions_counts_no_rows_and_takes_none_of_the_next(log: EmbeddedLog) -> None:
+    plan = SamplePlan("row", segment_keep=SCALE, row_keep=SCALE // 2, seed=3)
+    firsts, ends = np.array([0, 50, 50, 90, 120]), np.array([50, 50, 90, 120, 120])
+    kept = plan.keeps(log, 0, np.arange(120), ())
+    assert kept is not None
+    counts = _count_by_position(log, plan, 0, firsts, ends)
+    assert counts.tolist() == [int(kept[a:b].sum()) for a, b in zip(firsts, ends, strict=True)]

@@ -89,6 +89,11 @@ def _count_kept(
 def _count_by_position(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
     """Counts by positions alone, of many segments at once: segments are short, and grants may be long."""
     rows = ends - firsts
+    if not rows.all():  # `reduceat` would count the next row for a segment without positions
+        counts, some = rows.copy(), rows > 0
+        if some.any():
+            counts[some] = _count_by_position(log, plan, p, firsts[some], ends[some])
+        return counts
     before = np.cumsum(rows) - rows
     edges = np.flatnonzero(np.diff(before // ROWS_AT_ONCE, prepend=-1)).tolist()
     counts = rows.copy()
