@@ -42,15 +42,34 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_HOME"] = str(home)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files by how long they take; the order inside a file stays."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Cases that `briefly` leaves out are long; then files by how long they take, a file's order as it is."""
+    leave_out_long_cases(items)  # before -m chooses
+    yield
 
     def place(item: pytest.Item) -> int:
         name = "/".join(item.path.parts[-2:])
         return BIG_FIRST.index(name) if name in BIG_FIRST else len(BIG_FIRST)
 
     items.sort(key=place)
+
+
+def leave_out_long_cases(items: list[pytest.Item]) -> None:
+    """Marks as long each case of a test that its marker `briefly` does not name."""
+    cases: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("briefly") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, found in cases.items():
+        marker = found[0].get_closest_marker("briefly")
+        assert marker is not None
+        left_out = [item for item in found if item.callspec.id not in marker.args]
+        if len(found) > 1 and len(found) - len(left_out) < len(marker.args):
+            known = ", ".join(item.callspec.id for item in found)
+            raise pytest.UsageError(f"{test}: expected: briefly names cases of {known}; got: {marker.args}")
+        for item in left_out:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)

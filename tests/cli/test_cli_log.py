@@ -109,6 +109,7 @@ def test_a_paced_stream_is_listed_with_what_has_arrived(
     assert main(["log", "forget", str(root / "burst"), "fraud"]) == 0
 
 
+@pytest.mark.briefly("15")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_log_is_served_until_it_is_told_to_stop(root: Path, tmp_path: Path, stop: signal.Signals) -> None:
     (tmp_path / "token").write_text("secret\n")

@@ -61,6 +61,7 @@ def sics(cluster: Any) -> np.ndarray:
     return np.array([found[f"q{i}"]["sic"] for i in range(len(RATES))])
 
 
+@pytest.mark.briefly("2.0-random", "6.0-oldest", "6.0-balance-sic")
 @pytest.mark.parametrize("shedder", ["balance-sic", "random", "oldest"])
 @pytest.mark.parametrize("times", [2.0, 6.0])
 def test_delays_keep_their_target_books_are_exact_and_plans_are_whole_segments(
@@ -201,6 +202,7 @@ def test_streams_of_one_query_that_are_shed_by_key_keep_equally_many_buckets(vir
         raise query.error or AssertionError("it goes on")
 
 
+@pytest.mark.briefly("balance-sic")
 @pytest.mark.parametrize("shedder", ["balance-sic", "random"])
 def test_in_a_burst_the_shedder_keeps_less_and_nobody_else_decides(virtual: Lab, shedder: str) -> None:
     cluster = virtual({"gold": {"target": TARGET_S, "shedder": shedder}}, stw=STW_S)

@@ -47,6 +47,7 @@ def two_classes(virtual: Any) -> Any:
     return virtual({"gold": {"target": TARGET_S, "priority": 4}, "bulk": {"target": 10 * TARGET_S}})
 
 
+@pytest.mark.briefly("2.5")
 @pytest.mark.parametrize("ahead_s", [2.5, 3600.0])
 def test_a_stream_whose_clock_is_ahead_sheds_nothing_of_another(virtual: Any, ahead_s: float) -> None:
     cluster = two_classes(virtual)
@@ -73,6 +74,7 @@ def test_one_row_of_the_future_sheds_nothing_of_another_stream(virtual: Any) -> 
     assert other.offsets["bulk"].books.admitted == 1, "the row itself is processed, too"
 
 
+@pytest.mark.briefly("one append-aloma", "a clock that stays ahead-deadline")
 @pytest.mark.parametrize("manager", ["deadline", "aloma"])
 @pytest.mark.parametrize("lasts", [True, False], ids=["a clock that stays ahead", "one append"])
 def test_a_stream_is_governed_while_its_time_stamps_are_in_the_future(

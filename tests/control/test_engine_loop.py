@@ -175,6 +175,7 @@ def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_
     assert np.diff(began_s[began_s >= since]).max() <= TUNING.waits * 5.0
 
 
+@pytest.mark.briefly("10")
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_class_does_not_wait_for_its_turn_because_one_of_lower_priority_is_next(
     virtual: Lab, seed: int
@@ -483,6 +484,7 @@ def test_managers_that_learn_hold_three_classes_under_redistribution(virtual: La
     virtual.check_books(cluster)
 
 
+@pytest.mark.briefly("ctrl")
 @pytest.mark.parametrize("manager", ["aloma", "ctrl"])
 def test_a_managers_paper_law_holds_the_delay_near_the_target(virtual: Lab, manager: str) -> None:
     cluster, query = run_one(virtual, 3.0, 60.0, classes=gold(manager=manager))
@@ -513,6 +515,7 @@ def test_the_least_keep_fraction_is_kept_whatever_the_delay(virtual: Lab) -> Non
     assert all(b.offset.plan.chance() >= 0.499 for b in query.batches)
 
 
+@pytest.mark.briefly("200-deadline", "20000-aloma")
 @pytest.mark.parametrize("manager", ["deadline", "aloma", "ctrl"])
 @pytest.mark.parametrize("rate_per_s", [200, 20_000])
 def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fits(
@@ -576,6 +579,7 @@ def test_no_row_is_late_under_a_steady_overload_where_batches_may_overrun(virtua
     assert late[0.3] == 0 < late[0.0]
 
 
+@pytest.mark.briefly("ctrl")
 @pytest.mark.parametrize("manager", ["ctrl", "baseline", "aurora"])
 def test_a_manager_that_is_exchanged_while_its_class_has_no_share_recovers_with_it(
     virtual: Lab, manager: str

@@ -65,6 +65,7 @@ def check_goes_on(virtual: Any, cluster: Any, seconds: float = 6.0) -> None:
     virtual.check_books(cluster)
 
 
+@pytest.mark.briefly("ctrl", "deadline")
 @pytest.mark.parametrize("manager", sorted(LOAD_MANAGERS))
 def test_a_manager_that_fails_sheds_nothing_and_is_asked_again(
     virtual: Any, manager: str, monkeypatch: pytest.MonkeyPatch

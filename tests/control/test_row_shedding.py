@@ -257,6 +257,7 @@ def test_rows_that_are_only_expected_are_spread_as_a_sample_is() -> None:
 # -- by window ------------------------------------------------------------------------------------
 
 
+@pytest.mark.briefly("4.0")
 @pytest.mark.parametrize("times", [1.5, 4.0])
 def test_windows_are_kept_whole_over_all_batches(virtual: Lab, times: float) -> None:
     size_us = 400_000

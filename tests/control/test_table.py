@@ -68,6 +68,9 @@ def check_after_every_event(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return handled
 
 
+@pytest.mark.briefly(
+    "shared_stream", "several_readers_of_a_query", "the_control_plane_is_silent_and_then_another", "drain"
+)
 @pytest.mark.parametrize("name", EVENTFUL)
 def test_after_every_event_the_table_is_as_if_all_of_it_were_written_anew(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from penstock.bench import load_benches
 pytest.importorskip("pyspark")
 
 SECONDS = 6.0
-SEEDS = range(1000, 1000 + tries(4, 24))
+SEEDS = range(1000, 1000 + tries(3, 24))
 
 
 @pytest.fixture(scope="module")

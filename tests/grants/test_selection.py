@@ -232,6 +232,7 @@ def estimates(log: EmbeddedLog, keep: float, sampling: str, seed: int, end: int)
     return values.size, weight * values.size, weight * float(values.sum())
 
 
+@pytest.mark.briefly("0.1-40-auto", "0.2-1000-segment", "0.02-1000-segment", "0.1-40-segment")
 @pytest.mark.parametrize("sampling", ["auto", "segment"])
 @pytest.mark.parametrize(("keep", "rows"), [(0.2, 1000), (0.02, 1000), (0.1, 40)])
 def test_weighted_sums_are_right_on_average_also_where_segments_are_few(

@@ -134,6 +134,7 @@ CASES = {
 }
 
 
+@pytest.mark.briefly("rows", "segments", "a cohort of keys")
 @pytest.mark.parametrize(("shape", "overload"), CASES.values(), ids=CASES)
 def test_intervals_of_95_percent_hold_the_true_value_so_often(shape: Any, overload: Any) -> None:
     for aggregate, found in coverage(shape, overload, repeats=tries(80, 160), seed=2).items():
@@ -153,13 +154,8 @@ UNEVEN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("shape", "overload"),
-    [
-        pytest.param(*case, id=name, marks=[] if name == "segments, sigma 1" else pytest.mark.long)
-        for name, case in UNEVEN.items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("shape", "overload"), UNEVEN.values(), ids=UNEVEN)
 def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
     shape: Any, overload: Any
 ) -> None:

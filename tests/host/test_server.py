@@ -409,6 +409,7 @@ def end_by_message(control: Control) -> None:
     control.client().request({"op": "stop"})
 
 
+@pytest.mark.briefly("end_by_signal")
 @pytest.mark.parametrize("end", [end_by_closing, end_by_signal, end_by_message])
 def test_it_ends_with_its_driver_and_leaves_a_report(
     tmp_path_factory: pytest.TempPathFactory, end: Callable[[Control], None]

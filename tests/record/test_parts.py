@@ -55,6 +55,7 @@ def size_of(path: Path, stem: str) -> int:
     return sum(file.stat().st_size for file in path.glob(f"{stem}*"))
 
 
+@pytest.mark.briefly("aloma", "deadline")
 @pytest.mark.parametrize("name", LOAD_MANAGERS)
 def test_what_is_kept_of_a_long_run_replays_identically(tmp_path: Path, name: str) -> None:
     recorded(tmp_path / "run", {"gold": name, "bulk": "ctrl"}, 400)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import tries
 from tests.segments import headers, read
 
 from penstock.streams.embedded.log import EmbeddedLog
@@ -258,6 +259,7 @@ print(log.end(), EmbeddedLog(sys.argv[1]).end(), log.append(rows(2), key=AppendK
 """
 
 
+@pytest.mark.briefly("1000")
 @pytest.mark.parametrize("limit_bytes", [1_000, 5_000, 60_000])
 def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, limit_bytes: int) -> None:
     """A limit on file sizes makes real writes fail in the middle, in the data file or in the index."""
@@ -353,7 +355,7 @@ while True:
 def test_a_writer_killed_at_random_moments_loses_and_repeats_nothing_it_confirmed(tmp_path: Path) -> None:
     log = EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(segment_rows=3, file_bytes=20_000))
     confirmed = 0
-    for kill in range(6):
+    for kill in range(tries(3, 6)):
         # starts one batch before the last confirmed one: the repeat must be a no-op
         process = subprocess.Popen(
             [sys.executable, "-c", APPEND_FOREVER, str(log.directory), str(max(0, confirmed - 1))],

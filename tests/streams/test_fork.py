@@ -97,6 +97,7 @@ def test_a_forked_process_is_refused_and_its_parent_appends_on(tmp_path: Path) -
     assert log.header_arrays(0, 0, 30).first_position.tolist() == list(range(30))
 
 
+@pytest.mark.briefly("dies")
 @pytest.mark.parametrize(
     ("parent", "then"),
     [

@@ -118,6 +118,7 @@ def kept(log: GappyLog, offset: Offset) -> tuple[set[tuple[int, int]], int]:
     return rows, admitted
 
 
+@pytest.mark.briefly("sample", "utility", "key without counts in headers")
 @pytest.mark.parametrize(
     ("shed", "keyed"),
     [
