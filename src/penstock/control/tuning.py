@@ -32,7 +32,7 @@ class Tuning:
     turns. If the rest were paid at once, a class with a tenth of the weights would wait nine times as long as
     its turn was too long."""
     owed: float = 4.0
-    """A class owes at most this many planned lengths. No class pays for time in which the machine stood still."""
+    """A class owes at most this many planned lengths. If the machine stood still, no class pays for that."""
     stale_s: float = 0.5
     """A query that has not asked for this long does not want its turn any more."""
     parallel_memory_s: float = 10.0
@@ -106,7 +106,8 @@ class Tuning:
     it, queries would swing where a window has few turns: after a rich batch come poor batches, and long
     batches make other queries late. (Thirteen queries at five times the capacity, four turns a window:
     Jain's index of windows 0.981 with all, 0.991 with half, 0.979 with three tenths; bench/spark/README.md
-    has more.) A query whose stream others read is not damped: its own rows do not say how much it needs for them."""
+    has more.) A query whose stream others read is not damped: its own rows do not say how much it needs for
+    its readers."""
     longest: float = 2.0
     """A batch that makes up for what its query lacks is at most this many turns long: other queries wait for
     its end."""
