@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, Sampling, plan_for
 from penstock.grants.sampling_units import NO_UNIT, drawn_by
-from penstock.grants.selection import evened
+from penstock.grants.selection import fitted_plan
 from penstock.policies.quality.estimates import Aggregate, SampledRows, Sums, estimate, sums_by_group
 from penstock.streams.protocol import HeaderArrays
 from penstock.vocabulary.model import FloatArray
@@ -173,7 +173,7 @@ def sampled(stream: MadeStream, overload: Overload, seed: int) -> tuple[SampledR
             for p in range(stream.partitions)
         }
         offset = offset.advanced({p: max(e, offset.end[p]) for p, e in end.items()}, {}, plan, Books())
-        offset = replace(offset, plan=evened(stream, offset))
+        offset = replace(offset, plan=fitted_plan(stream, offset))
         parts += list(_kept(stream, offset))
     columns = [
         np.concatenate([getattr(rows, name) for rows, _ in parts])

@@ -21,7 +21,7 @@ from penstock.grants.selection import (
     Piece,
     Range,
     _count_by_position,
-    evened,
+    fitted_plan,
     grant_books,
     read_range,
     rows_between,
@@ -225,7 +225,7 @@ def test_rows_are_counted_alike_however_many_segments_are_looked_at_at_once(
 def estimates(log: EmbeddedLog, keep: float, sampling: str, seed: int, end: int) -> tuple[int, float, float]:
     """Rows kept of the first ones of a partition, and what their weights say of the number and the sum."""
     plan = plan_for(keep, sampling, seed)  # type: ignore[arg-type]
-    plan = evened(log, Offset("r", {0: 0}, {0: end}, plan=plan))
+    plan = fitted_plan(log, Offset("r", {0: 0}, {0: end}, plan=plan))
     pieces = list(read_range(log, plan, Range(0, 0, end, 0)))
     values = np.concatenate([np.empty(0)] + [p.rows.column("value").to_numpy() for p in pieces])
     weight = 1 / plan.chance()

@@ -13,7 +13,7 @@ import pytest
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, ChosenPlan, SamplePlan
 from penstock.grants.sampling_units import DRAWN_TYPE, drawn_by, drawn_column
-from penstock.grants.selection import Range, evened, grant_books, read_range, select
+from penstock.grants.selection import Range, fitted_plan, grant_books, read_range, select
 from penstock.grants.sic import row_sic, window_rows
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
@@ -75,7 +75,7 @@ def test_chosen_segments_are_kept_whole_and_counted_exactly(log: EmbeddedLog) ->
     pieces = read_range(log, offset.plan, Range(0, offset.start[0], offset.end[0], 0))
     rows = [v for piece in pieces for v in piece.rows.column("v").to_pylist()]
     assert rows == [*range(300, 400), *range(500, 700)]
-    assert evened(log, offset) == offset.plan
+    assert fitted_plan(log, offset) == offset.plan
 
 
 def test_a_chosen_plan_and_its_sic_survive_the_offset_log() -> None:

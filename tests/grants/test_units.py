@@ -14,7 +14,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, KeyPlan, SamplePlan, Sampling, plan_for
 from penstock.grants.plans.sample import effective_segments
 from penstock.grants.sampling_units import NO_UNIT, UnitColumns, drawn_by
-from penstock.grants.selection import evened
+from penstock.grants.selection import fitted_plan
 
 windows = bench_module("micro.sampled_windows")
 MadeStream, Overload, StreamShape = windows.MadeStream, windows.Overload, windows.StreamShape
@@ -31,7 +31,7 @@ def granted(
         plan = plan_for(keep, sampling, seed + i, STREAM.key_buckets)
         end = {p: position + grant_rows for p, position in offset.end.items()}
         offset = offset.advanced(end, {}, plan, Books())
-    return replace(offset, plan=evened(STREAM, offset))
+    return replace(offset, plan=fitted_plan(STREAM, offset))
 
 
 def all_segments(columns: dict[int, UnitColumns]) -> tuple[np.ndarray, np.ndarray]:
@@ -180,6 +180,6 @@ def test_where_a_few_segments_have_most_rows_more_are_opened_and_their_rows_samp
     stream = MadeStream(StreamShape(sizes="lognormal", size_sigma=2.0, seconds=2.0), seed=1)
     offset = Offset.initial("r", {0: 0})
     offset = offset.advanced({0: stream.end()}, {}, plan_for(0.2, "auto", 3), Books())
-    plan = evened(stream, offset)
+    plan = fitted_plan(stream, offset)
     assert plan.segment_keep > offset.plan.segment_keep
     assert plan.chance() == pytest.approx(0.2, rel=1e-6)

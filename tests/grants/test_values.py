@@ -26,7 +26,7 @@ from penstock.grants.plans.values import (
     window_numbers,
 )
 from penstock.grants.sampling_units import drawn_by
-from penstock.grants.selection import Range, evened, grant_books, read_range, select, split_among_tasks
+from penstock.grants.selection import Range, fitted_plan, grant_books, read_range, select, split_among_tasks
 from penstock.lanes.lane import shed_rows
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.flight.client import FlightLog
@@ -87,7 +87,7 @@ def test_kept_windows_are_whole_and_others_are_not_read(log: EmbeddedLog) -> Non
 @pytest.mark.parametrize("plan", [BEST, WHOLE])
 def test_books_tasks_and_the_shed_lane_agree_to_the_row(log: EmbeddedLog, plan: ShedPlan) -> None:
     offset = offset_of(plan)
-    assert evened(log, offset) == plan
+    assert fitted_plan(log, offset) == plan
     books = grant_books(log, offset, select(log, offset))
     kept = kept_ids(log, offset)
     assert (books.admitted, books.late) == (len(kept), 10)

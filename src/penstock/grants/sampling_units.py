@@ -58,7 +58,7 @@ class Drawn:
 
 
 def drawn_by(log: StreamIndex, offset: Offset) -> Drawn:
-    """How a grant's rows were drawn, computed from the offset (after `evened`) and segment headers alone."""
+    """How a grant's rows were drawn, by the offset (with its `fitted_plan`) and segment headers alone."""
     plan = offset.plan
     if plan.needs == "values":  # rows that were not kept had no chance
         return Drawn(0.0, {}, known=False)

@@ -46,7 +46,7 @@ def select(log: StreamLog, offset: Offset) -> list[Selection]:
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
 
 
-def evened(log: StreamIndex, offset: Offset) -> ShedPlan:
+def fitted_plan(log: StreamIndex, offset: Offset) -> ShedPlan:
     """A grant's plan, fitted to its segments; see `SamplePlan.fitted`."""
     plan = offset.plan
     if isinstance(plan, SamplePlan) and plan.draws_segments:

@@ -54,7 +54,7 @@ KINDS = {
 }
 """Kinds of operators by the name that an inline network uses."""
 
-_TOLD_THE_HEADROOM = ("aurora", "baseline", "ctrl")
+_WITH_GIVEN_HEADROOM = ("aurora", "baseline", "ctrl")
 _MAX_PERIODS = 20_000_000
 """More periods would take hours of wall time; a period of 1 ns is a typing error."""
 
@@ -185,8 +185,8 @@ class Scenario(Part):
     def manager_config(self) -> Any:
         """The load manager's configuration; a manager that does not learn the headroom gets the machine's."""
         name = self.manager
-        told = {"headroom": self.first_headroom} if name in _TOLD_THE_HEADROOM else {}
-        settings = {**told, **self.manager_settings}
+        given = {"headroom": self.first_headroom} if name in _WITH_GIVEN_HEADROOM else {}
+        settings = {**given, **self.manager_settings}
         return typed_manager_config(name, settings, f"manager_settings of {name}")
 
     @cached_property

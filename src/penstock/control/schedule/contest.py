@@ -1,7 +1,7 @@
-"""Which class goes first among those that want a turn: by use and weight, unless another would be late.
+"""Which class has the next turn: that with the least use for its weight, unless another would be late.
 
-By weight alone, a class whose batch took long waits until the others have used as much, and a batch of theirs
-may take long as well.
+By weight alone, a class whose batch took long would wait until the other classes have used as much time. One
+of their batches may take long as well, and the waiting class would be late.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Contest:
 
     Attributes:
         seen: All queries.
-        wanting: Which of them want a turn.
-        running: By class, the price of batches that run and are not booked yet.
-        turns: How long turns are.
-        room_s: By class, how long one turn of each of its queries is.
-        used: Who has used how much.
+        wanting: By query, whether it wants a turn.
+        running: By class, the price of its batches that run and are not booked yet.
+        turns: By class, how long its turns are.
+        room_s: By class, how long a round is in which each of its queries has one turn.
+        used: How much time each class has used.
         batch_s: By query, how long its next batch would be.
         starts_s: By query, in how many seconds its batch must begin at the latest.
-        within: Classes that use no more of the time than they may claim.
+        within: Classes that usually use no more of the time than they may claim.
         tuning: How far ahead of its weight a class may be.
     """
 
@@ -45,7 +45,7 @@ class Contest:
     within: Container[str]
     tuning: Tuning = TUNING
     _places: dict[str, IntArray] = field(default_factory=dict, init=False)
-    """By class, the places of its queries that want a turn."""
+    """By class, the queries that want a turn, as indexes into the arrays of `seen`."""
 
     def __post_init__(self) -> None:
         cls = self.seen.cls
@@ -53,50 +53,52 @@ class Contest:
             self._places[each.name] = (self.wanting & (cls == i)).nonzero()[0]
 
     def winner(self, classes: Iterable[str]) -> tuple[str | None, IntArray]:
-        """The class that goes first, and which of the queries may have the turn.
+        """The class that goes first, and which of its queries may have the turn.
 
-        Whoever goes before the class that is next by its weight must not make one of its own priority or of a
-        higher one late, and must not be far ahead of its weight, so that in the long run shares are as they
-        should be. A class of a lower priority may lose rows for it, but does not wait for ever.
+        The class that is next by its weight goes first, unless an overdue class goes before it. An overdue
+        class must not make another class late that has its own priority or a higher one. It must not be far
+        ahead of its weight either, so that shares are right in the long run. A class of a lower priority may
+        lose rows for an overdue class, but does not wait for ever.
 
         Args:
-            classes: Those that want a turn, also when a batch of theirs is only about to end.
+            classes: The classes that want a turn, also those whose batch is only about to end.
         """
         left = set(classes)
         first = self.used.next_of(left, self.running)
         if first is None:
             return None, np.empty(0, np.int64)
         able = self._places[first]
-        while True:  # whoever goes first must not make a third one late
+        while True:  # an overdue class that goes first must not make a third class late
             left.discard(first)
-            most = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
-            if most is None or not self._yields(first, most):
+            overdue = self.used.next_of([cls for cls in left if self._is_overdue(cls, first)], self.running)
+            if overdue is None or not self._yields(first, overdue):
                 return first, able
-            able, first = self._in_need_after(most, first), most
+            able, first = self._in_need_after(overdue, first), overdue
 
     def _priority(self, cls: str) -> float:
         return next(each.priority for each in self.seen.classes if each.name == cls)
 
     def _can_be_late(self, at: IntArray) -> BoolArray:
-        """Which of some queries have rows with a target, and a cost that says when they would be done.
+        """Which of some queries have rows with a target, and a known cost that says when they would be done.
 
-        A tick has no rows, a query that works off its log has no target, and a query that is still being
-        learned has no cost.
+        A tick has no rows. A query that drains its log has no target. A query whose cost is still being
+        learned has no known cost.
         """
         seen = self.seen
         found: BoolArray = ~np.isnan(seen.age_s[at]) & seen.ready[at] & ~seen.draining[at]
         return found
 
     def _turn_s(self, cls: str) -> float:
-        """How long a turn of a class takes at most."""
+        """How long a class would keep the slot now: the longest batch of its queries that want a turn."""
         mine = self._places[cls]
         return float(self.batch_s[mine].max()) if mine.size else self.turns[cls].length_s
 
     def _late_after(self, cls: str, other: str) -> BoolArray:
-        """Which queries of a class have oldest rows that miss their target if another class runs before them.
+        """Which queries of a class would be late if another class had a turn before them.
 
-        By themselves, or, where the other is a lower class, because others of their own class and of higher
-        ones must run as well.
+        The oldest row of such a query would miss its target. Before a turn of a lower class, a query also
+        counts as late if it must begin before that turn ends: batches of its own class and of higher classes
+        must run as well, one after the other.
         """
         seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
         done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
@@ -107,21 +109,22 @@ class Contest:
         return found
 
     def _in_need_after(self, cls: str, other: str) -> IntArray:
-        """Queries that would be late, plus queries of which nobody can tell.
+        """Queries that would be late after a turn of another class, plus those without a target or a cost.
 
-        Without the latter, a class that is always overdue would never let them run.
+        Without the latter, a class that is always overdue would never let these queries run.
         """
         at = self._places[cls]
         return at[self._late_after(cls, other) | ~self._can_be_late(at)]
 
     def _is_overdue(self, cls: str, other: str) -> bool:
-        """Whether a class must go before another, and may."""
+        """Whether a class would be late after a turn of another class, and may go before that class."""
         return self._may_go_before(cls, other) and bool(self._late_after(cls, other).any())
 
     def _may_go_before(self, cls: str, other: str) -> bool:
-        """Whether a class is not far ahead of its weight, or uses what it may claim at most.
+        """Whether a class is not too far ahead of its weight to go before another class.
 
-        Where another class leaves much of its own, a class is ahead of that one for ever.
+        A class that uses no more than it may claim may always go. If the other class leaves much of its share
+        unused, the class is ahead of it for ever.
         """
         tuning = self.tuning
         rounds = tuning.ahead_of_lower if self._priority(cls) > self._priority(other) else tuning.ahead
@@ -129,7 +132,7 @@ class Contest:
         return cls in self.within or ahead_s <= rounds * self.room_s[cls]
 
     def _yields(self, cls: str, to: str) -> bool:
-        """Whether a class lets an overdue one go first."""
+        """Whether a class lets an overdue class go first."""
         if self._priority(cls) >= self._priority(to):
             return not self._late_after(cls, to).any()
         mine = self._places[cls]

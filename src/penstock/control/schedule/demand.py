@@ -1,4 +1,4 @@
-"""What the classes ask for at the moment: the input of the turns' lengths."""
+"""How much time the classes ask for at a moment. The lengths of turns are planned from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.vocabulary.model import FloatArray
 
 
 def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNING) -> dict[str, Demand]:
-    """The demands of classes with work, by name; those in `also` are there whether or not they have any.
+    """By name, the demands of classes that have work, and of the classes in `also` even without work.
 
-    A row that reaches a query by way of a shared stream of its own class waits for a turn at each query on
-    its way: of the target every one of them has its part.
+    A row that reaches a query through shared streams of its own class waits for a turn at each query on its
+    way. Each of these queries has a part of the target.
     """
     count = len(seen.classes)
     active = seen.runs | seen.asks
@@ -45,7 +45,7 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
         if not working_of[i] and cls.name not in also:
             continue
         queries = max(1, int(working_of[i]))
-        if learning_of[i]:  # what a query asks for that is still being learned, nobody knows
+        if learning_of[i]:  # while a query's cost is learned, the load of its class is not known
             demands[cls.name] = Demand(target_s, None, queries, fixed_s)
             continue
         mine = cls_at == i
@@ -64,7 +64,7 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
 
 
 def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
-    """By class without work in which a query wants a tick, what that asks for: a batch without rows."""
+    """By class without work in which a query wants a tick, the demand of the tick: a batch without rows."""
     found = {}
     wanting = seen.asks & seen.windows_wait
     for i in seen.classes_of(wanting):
@@ -76,10 +76,16 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
 
 
 def _loads(seen: Snapshot, at: IntArray, between_s: FloatArray) -> FloatArray:
-    """By query of some, batch time that it asks for in a second, in batches that begin `between_s` apart.
+    """By query, the seconds of batch time that it asks for in a second. Batches begin `between_s` apart.
 
-    By the usual rate, and by that of the last moments if it is higher. What waits came in over the age of its
-    oldest row, what comes is known by its rate.
+    The waiting rows of a query have come over the age of the oldest of them. Further rows come at a rate. The
+    first row of the result is by the usual rate. The second is by the rate of the last moments, if that is
+    higher.
+
+    Args:
+        seen: All queries.
+        at: The queries that are meant, as indexes into the snapshot.
+        between_s: By such a query, the time from the begin of a batch to the begin of the next.
     """
     usual_per_s, age_s = seen.usual_per_s[at], seen.age_s[at]
     waits = ~seen.runs[at] & ~np.isnan(age_s)

@@ -1,4 +1,4 @@
-"""Whose turn it is among the queries that want one, whether a batch is worth it yet, how long it may be."""
+"""Which query has the next turn, how long its turn may be, and when a batch is worth starting."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from penstock.vocabulary.model import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnSchedule:
-    """The lengths of turns at one moment; planned once, and used by all that follows from it.
+    """How long turns are at one moment: planned once, and used by every step of a grant.
 
     Attributes:
-        seen: What it was planned by.
-        demands: By class with work, what the class asks for.
-        turns: By class with work, how long its turns are.
+        seen: The queries as they were when the turns were planned.
+        demands: By class that has work or wants a tick, what the class asks for.
+        turns: By the same classes, how long their turns are.
     """
 
     seen: Snapshot
@@ -44,14 +44,14 @@ class TurnSchedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What came of a contest.
+    """The result of a contest.
 
     Attributes:
-        schedule: The turns that it was held with.
-        winner: Whose turn it is, if anybody's.
+        schedule: The turns with which the contest was held.
+        winner: The query that has the next turn; `None` if none has it.
         candidates: The queries of the winner's class that could have had the turn.
-        classes: Classes that want a turn.
-        again_s: In how many seconds somebody may want a turn who does not now, if nothing happens.
+        classes: The classes that want a turn.
+        again_s: In how many seconds another query may want a turn, if nothing happens until then.
     """
 
     schedule: TurnSchedule
@@ -62,11 +62,11 @@ class Verdict:
 
 
 class Scheduler:
-    """Turns over the queries of all classes.
+    """Gives turns to the queries of all classes.
 
     Args:
-        capacity: Which part of the time each class has.
-        eager: Whether a batch is worth it as soon as a row waits.
+        capacity: Says which part of the time each class has.
+        eager: Whether a batch is worth starting as soon as one row waits.
         guard: Calls the policies.
         tuning: Figures.
     """
@@ -74,30 +74,30 @@ class Scheduler:
     def __init__(self, capacity: Redistribution, eager: bool, guard: Guard, tuning: Tuning = TUNING) -> None:
         self.capacity, self.turns, self.usage = capacity, Turns(capacity.shares, tuning), Usage()
         self.parallel = 1.0
-        """Batches that run at once while any does, on average: they overlap at their ends."""
+        """How many batches run at once, on average over the time in which any runs: batches overlap."""
         self.plans = 0
-        """How often turns were planned: benches count it."""
+        """How often turns were planned; benches read it."""
         self._eager, self._guard, self._tuning = eager, guard, tuning
         self._inside: dict[str, HighestRate] = {}
 
     def pass_time(self, running: int, passed_s: float) -> None:
-        """Time has passed while so many batches ran."""
+        """Takes in for how long how many batches ran."""
         if running:
             weight = 1.0 - math.exp(-passed_s / self._tuning.parallel_memory_s)
             self.parallel += (running - self.parallel) * weight
 
     def forget_class(self, name: str) -> None:
-        """A class is gone."""
+        """Forgets a class that is gone."""
         self.turns.remove(name)
         self._inside.pop(name, None)
 
     # -- how long turns are ---------------------------------------------------------------------
 
     def schedule(self, seen: Snapshot, *also: str) -> TurnSchedule:
-        """The turns of classes with work; those in `also` have one whether or not they have any.
+        """Plans the turns of classes that have work, and of the classes in `also` even without work.
 
-        What a class lent and needs is its own again at once. A class that only wants a tick, which closes
-        windows, has a turn for that; it takes nothing of the others' turns.
+        A class that has lent capacity and needs it has it back at once. A class that only wants a tick, which
+        closes windows, has a turn for the tick. That turn takes nothing from the turns of other classes.
         """
         self.plans += 1
         demands, shares = demands_of(seen, also, self._tuning), {}
@@ -114,12 +114,12 @@ class Scheduler:
     # -- whose turn it is -----------------------------------------------------------------------
 
     def hold_contest(self, seen: Snapshot, ending: Sequence[Query], returning: Sequence[Query]) -> Verdict:
-        """Who is next of the queries that ask.
+        """Finds the query that has the next turn.
 
         Args:
             seen: All queries.
-            ending: Queries that run a batch which is about to end.
-            returning: Those of them that compete if they have another batch's worth of rows waiting.
+            ending: Queries whose running batch is about to end.
+            returning: Queries of `ending` that compete for the turn if enough rows for another batch wait.
         """
         again = _which(seen, returning)
         asking = seen.asks | again
@@ -136,30 +136,30 @@ class Scheduler:
         contest = Contest(
             seen,
             wanting,
-            # a class whose batch is about to end may be next again, with what that batch will have used
+            # a class whose batch is about to end may have the next turn too; that batch counts as used time
             self.prices(ending, seen.at.timer_s),
             turns,
             {name: turns[name].length_s * schedule.demands[name].queries for name in turns},
             self.turns,
             batch_s,
-            # who may go first is by rows that would be lost, not by those that would be done a little later
+            # a class goes first only if rows would be lost, not if they would be done a little later
             self._starts_s(seen, turns, batch_s, _which(seen, ending), 1.0 - self._tuning.slack_fraction),
             self._within(),
             self._tuning,
         )
         cls, able_at = contest.winner(classes)
         winner, candidates = self._inside_class(seen, cls, able_at)
-        if winner is None:  # a class is next whose batch is about to end; what that costs grows with time
+        if winner is None:  # the next class has only a batch about to end; its price grows with time
             again_s = min(again_s, self._tuning.look_every_s)
         return Verdict(schedule, winner, candidates, classes, again_s)
 
     def begin(self, verdict: Verdict, busy: Collection[str], ending: Sequence[Query]) -> bool:
-        """The winner of a contest takes its turn; returns whether no other class wanted it.
+        """Books that the winner of a contest takes its turn; returns whether no other class wanted the turn.
 
         Args:
-            verdict: Of the contest.
-            busy: Classes whose batches run and are not about to end.
-            ending: Queries that run a batch which is about to end.
+            verdict: The result of the contest.
+            busy: Classes with a running batch that is not about to end.
+            ending: Queries whose running batch is about to end.
         """
         winner, now_s = verdict.winner, verdict.schedule.seen.at.timer_s
         assert winner is not None
@@ -168,7 +168,7 @@ class Scheduler:
             "highest rate",
             lambda: inside.took(winner.key, verdict.candidates),
             lambda _: None,
-            "queries of a class go as they are named",
+            "of the queries that can run, the first to join goes",
             now_s,
         )
         return self.turns.begin(winner.cls, {*verdict.classes, *busy}, self.prices(ending, now_s))
@@ -176,7 +176,13 @@ class Scheduler:
     def _inside_class(
         self, seen: Snapshot, cls: str | None, able: IntArray
     ) -> tuple[Query | None, list[Candidate]]:
-        """The query of a class that goes first."""
+        """The query of a class that goes first, and all queries that could have gone first.
+
+        Args:
+            seen: All queries.
+            cls: The class; `None` if no class may have a turn.
+            able: The queries of the class that may have the turn, as indexes into the snapshot.
+        """
         if cls is None or not able.size:
             return None, []
         batch_s = seen.fixed_s[able] + seen.row_s[able] * seen.rows[able]
@@ -193,7 +199,7 @@ class Scheduler:
             "highest rate",
             lambda: inside.next_of(candidates),
             lambda _: next(iter(queries)),
-            "queries of a class go as they are named",
+            "of the queries that can run, the first to join goes",
             seen.at.timer_s,
         )
         return (None if key is None else queries[key]), candidates
@@ -206,7 +212,7 @@ class Scheduler:
         claims, uses = self.capacity.claims.items(), self.usage.uses
         return {name for name, claim in claims if uses.get(name, 0.0) <= claim * self.parallel}
 
-    # -- is a batch worth it --------------------------------------------------------------------
+    # -- is a batch worth starting --------------------------------------------------------------
 
     def _willing(
         self,
@@ -216,7 +222,7 @@ class Scheduler:
         starts_s: FloatArray,
         asking: BoolArray,
     ) -> tuple[BoolArray, float]:
-        """Queries that want a batch now, and in how many seconds the next of the others does.
+        """Which queries want a batch now, and in how many seconds the next of the other queries wants one.
 
         Lower classes are examined first, because a higher class starts early if a batch that a lower class
         wants would make it late.
@@ -227,7 +233,7 @@ class Scheduler:
         willing, lower_s, again_s = np.zeros(asking.size, np.bool_), 0.0, math.inf
         for level in sorted({seen.classes[i].priority for i in seen.classes_of(asking)}):
             mine = asking & (seen.priority == level)
-            # what lower ones want now comes before a batch that is put off
+            # a batch that a lower class wants now would run before a batch that is put off
             wait_s = np.where(is_put_off, np.maximum(starts_s - lower_s, 0.0), put_off_s)
             wants = mine & (wait_s <= 0.0)
             willing |= wants
@@ -236,7 +242,7 @@ class Scheduler:
         return willing, again_s
 
     def _put_off_s(self, seen: Snapshot, turn_s: FloatArray, starts_s: FloatArray) -> FloatArray:
-        """By query, how long to wait for a fuller batch; 0 where a batch now is better."""
+        """By query, how long it waits for a fuller batch; 0 where a batch now is better."""
         tuning = self._tuning
         empty = np.isnan(seen.age_s)
         tick_s = np.where(seen.draining, 0.0, seen.target_s / 2 - seen.quiet_s)
@@ -262,17 +268,19 @@ class Scheduler:
         ending: BoolArray,
         at: float,
     ) -> FloatArray:
-        """When the next batches must begin at the latest, each counted longer by its usual error.
+        """By query, in how many seconds its next batch must begin at the latest.
+
+        Each batch is counted longer by its usual error.
 
         Args:
             seen: All queries.
-            turns: How long turns are.
-            batch_s: By query, how long its next batch is.
-            ending: Queries that run a batch which is about to end.
-            at: Part of the target after which the oldest row is to be done.
+            turns: By class, how long its turns are.
+            batch_s: By query, how long its next batch would be.
+            ending: By query, whether its running batch is about to end.
+            at: The part of the target after which the oldest row must be done.
 
         Returns:
-            Infinite where only one query has work: it need not make room for others.
+            Infinite if at most one query has work: that query need not leave time for others.
         """
         has_turn = np.array([cls.name in turns for cls in seen.classes], np.bool_)[seen.cls]
         work = ~np.isnan(seen.age_s) & seen.ready & has_turn & (~seen.runs | ending)
@@ -284,7 +292,7 @@ class Scheduler:
     # -- what turns cost ------------------------------------------------------------------------
 
     def prices(self, running: Sequence[Query], now_s: float) -> dict[str, float]:
-        """By class, what batches that run have cost so far."""
+        """By class, the price so far of the running batches of some queries."""
         prices: dict[str, float] = {}
         for q in running:
             lease = q.lease
@@ -299,10 +307,10 @@ class Scheduler:
 
         Args:
             seen: All queries.
-            passed_s: Since the last time.
+            passed_s: How long ago the time was last divided.
 
         Returns:
-            What the capacity that each class may claim was multiplied by.
+            By class, the factor by which the capacity that it may claim has changed.
         """
         before = dict(self.capacity.claims)
         demands = demands_of(seen, [cls.name for cls in seen.classes], self._tuning)
@@ -317,7 +325,7 @@ class Scheduler:
 
 
 def _which(seen: Snapshot, queries: Sequence[Query]) -> BoolArray:
-    """Where some queries stand in a snapshot; those that are not in it are left out."""
+    """By query of a snapshot, whether it is one of some queries."""
     if not queries:
         return np.zeros(seen.rows.size, np.bool_)
     keys = {query.key for query in queries}

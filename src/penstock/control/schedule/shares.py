@@ -17,7 +17,7 @@ class Redistribution:
 
     Args:
         policy: Divides the capacity.
-        classes: Who shares it.
+        classes: The classes that share the capacity.
         every: Load-management cycles in a capacity redistribution cycle (CRC); 10 in pham2016 6.2.1.
     """
 
@@ -26,21 +26,22 @@ class Redistribution:
             raise InvalidInputError("a redistribution comes every 1 or more cycles", every, "10 is usual")
         self.policy, self._classes, self._every = policy, {cls.name: cls for cls in classes}, every
         self.shares = self.originals
-        """By class, of a capacity of one."""
+        """By class, its part of the capacity; the parts add up to one."""
         self.claims = self.originals
-        """By class, what it may have at once if it needs it: its own, unless it went short of that."""
+        """By class, the part that it may have at once if it needs it: at least its original share, unless the
+        class went short of that share at the last redistribution."""
         self._reports: dict[str, list[float]] = {name: [] for name in self._classes}
         self._cycles = 0
 
     def change(self, cls: QueryClass) -> None:
-        """A class has another priority or other limits; they count with the next redistribution."""
+        """Takes in that a class has another priority or limits. They count from the next redistribution."""
         self._classes[cls.name] = cls
 
     def remove(self, name: str) -> dict[str, float]:
-        """A class is gone; what there is is divided by priority, until the next redistribution.
+        """Takes a class out. Until the next redistribution, the capacity is divided by priority.
 
         Returns:
-            What each other claim was multiplied by.
+            By remaining class, the factor by which its claim has changed.
         """
         before = self.claims
         del self._classes[name], self._reports[name]
@@ -54,16 +55,16 @@ class Redistribution:
         return {name: cls.priority / weight for name, cls in self._classes.items()}
 
     def report(self, usages: Mapping[str, float | None]) -> dict[str, float] | None:
-        """Ends a load-management cycle, and with every so many a redistribution.
+        """Ends a load-management cycle, and redistributes the capacity if enough cycles have passed.
 
-        A class counts with its latest usage or its mean since the last redistribution, whichever is larger:
-        a burst takes its share back at once, a lull must last before capacity is lent.
+        A class counts with its latest usage or its mean usage since the last redistribution, whichever is
+        larger. In a burst a class has its share back at once; a lull must last before capacity is lent.
 
         Args:
             usages: By class u_k, its load over its capacity; `None` where that is not known yet.
 
         Returns:
-            What each share was multiplied by, after a redistribution.
+            By class, the factor by which its share has changed; `None` without a redistribution.
         """
         for name, usage in usages.items():
             if usage is not None:
@@ -79,7 +80,7 @@ class Redistribution:
             name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
         }
         self.shares, originals = new, self.originals
-        # what a class lent is its own; what it went short of is not
+        # a class may claim what it has lent; it may not claim what it wanted and did not get
         self.claims = {
             use.name: new[use.name] if use.load > new[use.name] else max(new[use.name], originals[use.name])
             for use in uses
@@ -90,7 +91,7 @@ class Redistribution:
         cls, share, reports = self._classes[name], self.shares[name], self._reports[name]
         if reports:
             load = max(reports[-1], sum(reports) / len(reports)) * max(share, LEAST_SHARE)
-        else:  # nothing is known: it has what is its own
+        else:  # the load is not known: the class counts as if it needed its original share
             load = max(share, self.originals[name])
         return ClassUse(
             name,

@@ -1,4 +1,4 @@
-"""What is known of all queries at one moment, an array a column: a thousand queries are a few sums."""
+"""What is known of all queries at one moment, as one array a figure: a thousand queries are a few sums."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ClassTraits:
-    """What turns depend on, of a class.
+    """The settings of a class that its turns depend on.
 
     Attributes:
         name: The class.
-        priority: Its weight.
-        target_s: Its delay target.
+        priority: The weight of the class.
+        target_s: The delay target of the class.
         overrun_fraction: See `ManagerTraits`.
     """
 
@@ -36,32 +36,33 @@ class ClassTraits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """All connected queries that may have grants, as they were at a moment.
+    """All connected queries that may have grants, as they were at a moment. Each array has one entry a query.
 
     Attributes:
         at: The moment.
         classes: All classes.
-        queries: The queries; every array has an entry for each.
-        keys: Their keys.
-        cls: Which of the classes.
-        priority: The priority of its class.
-        asks: Whether a query wants a turn, as its last question says.
-        runs: Whether a query runs a batch, or is about to.
+        queries: The queries.
+        keys: The keys of the queries.
+        cls: The class of the query, as an index into `classes`.
+        priority: The priority of the query's class.
+        asks: Whether the query wants a turn: its question is open, or was answered a moment ago.
+        runs: Whether the query runs a batch, or its grant is being decided.
         rows: How many rows wait.
         age_s: How old the oldest waiting row is; NaN where none waits.
-        waited_s: How long a query has waited for its turn: since its last grant if its rows are older. Where
-            nothing is shed, rows of a low class may be old for ever; the query must not go first for that.
+        waited_s: How long the query has waited for its turn: the age of its oldest row, or the time since its
+            last grant if that is shorter. Where nothing is shed, rows of a low class may be old for ever. The
+            query must not go first for that.
         usual_per_s: The usual arrival rate.
         burst_per_s: The arrival rate of the last moments.
-        ready: Whether it is known what batches cost; else the next three are 0.
-        fixed_s: What a batch costs without rows.
-        row_s: What a row adds.
-        error: Part by which a batch usually differs from its expected time.
-        draining: Whether a query works its backlog off unshed.
+        ready: Whether the cost of the query's batches is known. If not, `fixed_s` and `row_s` are 0.
+        fixed_s: The time of a batch without rows.
+        row_s: The time that each row adds.
+        error: The part by which a batch usually differs from its expected time.
+        draining: Whether the query processes its backlog unshed.
         windows_wait: Whether windows may wait for a tick.
-        quiet_s: How long ago its last batch was complete.
-        target_s: After how long a query is to be done with a row.
-        turns_of_row: How many turns a row has waited for when a query is done with it.
+        quiet_s: How long ago the query's last batch ended.
+        target_s: How long after its arrival a row must be done at this query.
+        turns_of_row: How many turns a row has waited for when the query is done with it.
     """
 
     at: Moment
@@ -88,12 +89,12 @@ class Snapshot:
     turns_of_row: IntArray
 
     def classes_of(self, which: BoolArray) -> list[int]:
-        """The classes of some queries, in order."""
+        """The classes of some queries, as indexes in rising order."""
         found: list[int] = np.flatnonzero(np.bincount(self.cls[which])).tolist()
         return found
 
     def turn_s(self, turns: Mapping[str, Turn]) -> FloatArray:
-        """How long a turn of each query is; 0 where its class has none."""
+        """How long a turn of each query is; 0 where its class has no turn."""
         found = np.zeros(self.cls.size)
         for i, cls in enumerate(self.classes):
             if (turn := turns.get(cls.name)) is None:

@@ -1,7 +1,7 @@
-"""All connected queries in a table of arrays. What is written of a query is written when it has changed.
+"""All connected queries in a table of arrays. The figures of a query are written when the query has changed.
 
-Most queries only wait. A contest over a thousand queries is then a few sums over columns, as nothing has to
-be collected from the objects of queries that are as they were.
+Most queries only wait. A contest over a thousand queries is then a few sums over arrays, because nothing has
+to be collected from the objects of queries that have not changed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FLAGS, _REFUSED = 5, 4
 
 
 class QueryTable:
-    """The queries that are there, also those that get no grants.
+    """The connected queries, also those that get no grants.
 
-    Whoever changes something of a query that is in a `Snapshot` says so. What changes with time alone is
-    computed for all queries at once.
+    Code that changes a figure of a query that is in a `Snapshot` must call `changed`. Figures that change
+    with time alone are computed for all queries at once.
 
     Args:
         paths: Where queries stand on the ways of their rows.
@@ -35,12 +35,12 @@ class QueryTable:
     def __init__(self, paths: Paths, tuning: Tuning = TUNING) -> None:
         self._paths, self._tuning = paths, tuning
         self.is_whole = False
-        """Whether the table has the queries that are there, in their order."""
+        """Whether the table has exactly the queries that are connected, in their order."""
         self._queries: list[Query] = []
         self._places: dict[str, int] = {}
-        """By key, the place of a query in the arrays."""
+        """By key, the index of a query in the arrays."""
         self._by_stream: dict[str, list[int]] = {}
-        """By stream, the places of the queries that read it."""
+        """By stream, the indexes of the queries that read the stream."""
         self._numbers = np.empty((_NUMBERS, 0))
         self._flags = np.empty((_FLAGS, 0), np.bool_)
         self._rates = np.empty((rates.FIGURES, 0))
@@ -49,23 +49,23 @@ class QueryTable:
     # -- what has changed -----------------------------------------------------------------------
 
     def everything_changed(self) -> None:
-        """A reader or a shared stream came or went, or something changed that concerns several queries."""
+        """Notes that a reader or a shared stream came or went, or that several queries have changed."""
         self._paths.changed()
         self.is_whole = False
 
     def changed(self, query: str) -> None:
-        """Something of a query changed."""
+        """Notes that a query has changed."""
         if (at := self._places.get(query)) is not None:
             self._changed.add(at)
 
     def rows_arrived(self, stream: str) -> None:
-        """A stream has more rows."""
+        """Notes that a stream has more rows."""
         self._changed.update(self._by_stream.get(stream, ()))
 
     # -- bringing it up to date -----------------------------------------------------------------
 
     def begin_anew(self, queries: Iterable[Query], classes: Iterable[str]) -> None:
-        """These are the queries and the classes that are there from now on."""
+        """Begins a new table, of these queries and these classes."""
         self._queries, self._by_stream = list(queries), {}
         count, index = len(self._queries), {name: i for i, name in enumerate(classes)}
         self._places = {query.key: at for at, query in enumerate(self._queries)}
@@ -79,12 +79,12 @@ class QueryTable:
         self._changed, self.is_whole = set(range(count)), True
 
     def stale(self, wall_s: float) -> list[Query]:
-        """Queries of which it is not sure what waits: they have changed, or it depends on the clock."""
+        """Queries whose waiting rows must be looked up again: they have changed, or depend on the clock."""
         again = np.flatnonzero(self._numbers[_HOLDS_FROM_S] > wall_s).tolist()
         return [self._queries[at] for at in sorted({*again, *self._changed})]
 
     def _write(self) -> None:
-        """Writes what is known of queries that have changed."""
+        """Writes the figures of queries that have changed."""
         for at in self._changed:
             query = self._queries[at]
             waiting, state, turn = query.backlog.waiting, query.costs.model.state, query.turn
@@ -114,7 +114,7 @@ class QueryTable:
     # -- looking --------------------------------------------------------------------------------
 
     def look(self, classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
-        """The queries that may have grants, as they are now; rates are brought up to date."""
+        """The queries that may have grants, as they are now. Brings rates up to date."""
         self._write()
         cls = self._numbers[_CLASS].astype(np.int64)
         memory_s = [each.target_s / 2 for each in classes]

@@ -1,9 +1,9 @@
 """Turns: weighted round robin in time over classes, and how long a turn may be.
 
-A class has used v = seconds / weight; the class with the least v among those that want a turn is next. A
-class that was idle does not save up: it starts again from the least v of the others. Unused time therefore
-goes to whoever wants it, in proportion to the weights (the CQC of pham2016 3.2). The weights are what
-classes may claim by the capacity policy.
+A class has used v = seconds / weight. Among the classes that want a turn, the class with the least v is next.
+A class that was idle saves nothing up: it starts again from the least v of the classes that want a turn. Time
+that one class leaves unused therefore goes to the classes that want it, in proportion to their weights (the
+CQC of pham2016 3.2). The weight of a class is the share that it may claim by the capacity policy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asking:
-    """Queries of a class that ask for time, an array a column.
+    """The queries of a class that ask for time. Each field has one entry a query.
 
     Attributes:
-        keys: Their keys.
-        at: Where they stand in the snapshot.
-        loads: Seconds of batch time that each asks for in a second.
-        fixed_s: The fixed cost of the batches of each.
+        keys: The keys of the queries.
+        at: The indexes of the queries in the snapshot.
+        loads: The seconds of batch time that the query asks for in a second.
+        fixed_s: The fixed cost of the query's batches.
     """
 
     keys: Sequence[str] = ()
@@ -47,13 +47,13 @@ class Demand:
     """What a class asks for at the moment.
 
     Attributes:
-        target_s: Its delay target, less the slack it keeps.
-        load: Seconds of batch time that its input asks for in a second; at most one for each query. `None`
-            if its queries' costs are not known yet.
+        target_s: The delay target of the class, less the slack that it keeps.
+        load: The seconds of batch time that the input of the class asks for in a second; at most one for each
+            query. `None` while the cost of a query is not known.
         queries: How many of its queries have input.
-        fixed_s: The fixed cost of one of its batches, the largest.
-        asking: The queries whose parts of the load these are; nobody if not all are known.
-        burst: The load by what came in the last moments, if that is more.
+        fixed_s: The largest fixed cost of its batches.
+        asking: The queries that ask, each with its part of the load; empty where `load` is `None`.
+        burst: The load by the arrival rate of the last moments, where that rate is above the usual one.
     """
 
     target_s: float
@@ -66,13 +66,13 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How long a grant of a class may be, and how long after it the query's next one begins.
+    """How long a grant of a class may be, and how long after it the query's next grant begins.
 
     Attributes:
-        length_s: Of a query that asks for as much as the others of its class.
-        cycle_s: From grant to grant.
-        asking: Queries of which it is known what each asks for.
-        lengths_s: How long a grant of each of these may be.
+        length_s: How long the grant of a query may be that asks for as much as others of its class.
+        cycle_s: The turn interval: the time from a grant of a query to its next grant.
+        asking: The queries whose loads are known.
+        lengths_s: For each of these queries, how long its grant may be.
     """
 
     length_s: float
@@ -92,23 +92,25 @@ def plan_turns(
     parallel: float = 1.0,
     tuning: Tuning = TUNING,
 ) -> dict[str, Turn]:
-    """Lengths of turns such that a row that just missed one is still in time after the next.
+    """Plans turns such that a row that just missed a batch is still in time after the next batch.
 
-    A class has the share e_k of the time, and its query q the part p_q of each cycle C: what it asks for and
-    an equal part of what is left over. Where that is too much, what its batches cost without rows and the
-    same fraction of its rows as of the others': a part of the whole would leave light queries more of theirs.
-    A row waits at most C for its turn and p_q C for its batch, so if all classes had their turns in one cycle
-    it would be the longest with C (1 + p_q) <= target for every query. A class whose target leaves more has a
-    longer cycle of its own, and so fewer and fuller batches, as long as
+    A class has the share e_k of the time. Its query q has the part p_q of each turn interval C: what the
+    query asks for, and an equal part of the time that is left over. If the class asks for too much, each
+    query has the time that its batches cost without rows, and all queries keep the same fraction of their
+    rows. (With an equal part of the class's time for each query, light queries would keep a larger fraction.)
 
-    - its rows are in time even if the longest turn of another class comes before theirs, and
-    - its turns are not longer than what another class leaves free of the common cycle.
+    A row waits at most C for its turn and p_q C for its batch. If all classes had their turns in one common
+    interval, it would be the longest C with C (1 + p_q) <= target for every query. A class whose target
+    leaves more time has a longer interval of its own, and so fewer and fuller batches, as long as
+
+    - its rows are in time even if the longest turn of another class comes before their turn, and
+    - its turns are not longer than the time that each other class leaves free of the common interval.
 
     Args:
-        demands: By class, of those that have work.
-        shares: By class; they divide the whole time in this proportion.
-        parallel: Batches that run at once, on average: so many seconds of batches there are in a second.
-        tuning: How full batches are, and how long at least.
+        demands: By class that has work, what it asks for.
+        shares: By class. The classes divide the whole time in this proportion.
+        parallel: How many batches run at once, on average: the seconds of batch time in a second.
+        tuning: How full batches are, and how long they are at least.
     """
     if not demands:
         return {}
@@ -138,7 +140,7 @@ def plan_turns(
 
 
 def _parts(demand: Demand, share: float, tuning: Tuning) -> FloatArray:
-    """By query that asks, its part of the time that a class has."""
+    """By query that asks, its part p_q of a turn interval; see `plan_turns`."""
     loads = demand.asking.loads
     if not loads.size:
         return loads
@@ -163,11 +165,11 @@ def _length_s(demand: Demand, length_s: float, tuning: Tuning) -> float:
 
 
 class Turns:
-    """Whose turn it is.
+    """Books how much time the classes have used, and says which class is next.
 
     Args:
-        weights: By class.
-        tuning: What a turn that took too long counts.
+        weights: By class, its weight.
+        tuning: How much of a turn counts that took too long.
     """
 
     def __init__(self, weights: Mapping[str, float], tuning: Tuning = TUNING) -> None:
@@ -177,7 +179,7 @@ class Turns:
         self._used: dict[str, float] = dict.fromkeys(weights, 0.0)
         self._owed_s: dict[str, float] = dict.fromkeys(weights, 0.0)
         self.used_s: dict[str, float] = dict.fromkeys(weights, 0.0)
-        """Seconds of batch time by class, since the start."""
+        """By class, the seconds of batch time since the start."""
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Changes weights. A class that is ahead of another stays ahead by as many seconds."""
@@ -191,7 +193,7 @@ class Turns:
             self._weights[name] = weight
 
     def remove(self, name: str) -> None:
-        """A class is gone."""
+        """Forgets a class that is gone."""
         del self._weights[name], self._used[name], self._owed_s[name], self.used_s[name]
 
     @property
@@ -199,10 +201,10 @@ class Turns:
         return self._weights
 
     def next_of(self, wanting: Iterable[str], running: Mapping[str, float] | None = None) -> str | None:
-        """The class whose turn it is among those that want one; equal use: the higher weight first.
+        """The class that has the next turn. Of classes with equal use, that with the higher weight is next.
 
         Args:
-            wanting: Classes that could use a turn.
+            wanting: The classes that want a turn.
             running: By class, the price of batches that run and are not booked yet.
         """
 
@@ -212,21 +214,21 @@ class Turns:
         return min(wanting, key=order, default=None)
 
     def ahead_s(self, name: str, other: str, running: Mapping[str, float] | None = None) -> float:
-        """Seconds that a class has used more than its weight allows it while the other used what it did."""
+        """How many seconds a class has used beyond what its weight allows for the use of another class."""
         booked = running or {}
         mine, others = (self._used[cls] + booked.get(cls, 0.0) for cls in (name, other))
         return (mine - others) * self._weights[name]
 
     def begin(self, name: str, wanting: Iterable[str], running: Mapping[str, float] | None = None) -> bool:
-        """A class takes its turn. Who does not want one now saves nothing up for later.
+        """Books that a class takes its turn. A class that wants no turn now saves nothing up for later.
 
         Args:
             name: The class.
-            wanting: Classes that could use a turn.
+            wanting: The classes that want a turn.
             running: By class, the price of batches that run and are not booked yet.
 
         Returns:
-            Whether the turn is spare: nobody else wanted it.
+            Whether the turn is spare: no other class wanted it.
         """
         wanted = set(wanting)
         for other in self._used:
@@ -243,17 +245,18 @@ class Turns:
         spare: bool = False,
         learning: bool = False,
     ) -> float:
-        """What time costs a class: seconds / weight, with what it owes, but for what it is not to blame for.
+        """What a turn costs a class: seconds / weight, with the three exceptions that the arguments describe.
 
         Args:
             name: The class.
-            seconds: How long.
-            planned_s: How long it was meant to be. What it took beyond one and a half times that is owed:
-                paid at once, a class of low weight would wait for minutes.
-            spare: Whether nobody else wanted the turn. What it uses beyond the others then counts as at the
-                weight of all: who fills a gap would have to pay for it with a long wait.
-            learning: Whether it went into learning what a batch costs. That counts as at the highest weight,
-                or a class of low weight would take minutes until it is ready.
+            seconds: How long the turn took. Time that the class owes from earlier turns is added.
+            planned_s: How long the turn was meant to be. Time beyond one and a half times this length is
+                owed. If such time were paid at once, a class of low weight would wait for minutes.
+            spare: Whether no other class wanted the turn. Once the class has used as much as every other
+                class, further time counts as at the weight of all classes together. Otherwise a class that
+                fills a gap would pay for the gap with a long wait.
+            learning: Whether the cost of the query's batches was being learned. The turn then counts as at
+                the highest weight. Otherwise a class of low weight would take minutes until it is ready.
         """
         seconds = self._counted_s(name, seconds, planned_s, spare or learning)
         weight = max(self._weights.values()) if learning else self._weights[name]
@@ -264,7 +267,7 @@ class Turns:
         return paid_s / weight + (seconds - paid_s) / sum(self._weights.values())
 
     def _counted_s(self, name: str, seconds: float, planned_s: float, cheap: bool) -> float:
-        """The part of a turn that counts now, with what is owed of earlier ones."""
+        """How much counts now of the time of a turn and of the time that is owed from earlier turns."""
         owed_s = 0.0 if cheap or math.isinf(planned_s) else self._owed_s[name]
         return min(max(0.0, seconds) + owed_s, self._tuning.overrun * planned_s)
 
@@ -276,7 +279,7 @@ class Turns:
         spare: bool = False,
         learning: bool = False,
     ) -> None:
-        """Books time that a class used, at its price. What does not count yet is owed."""
+        """Books the time of a turn at its price. Time that does not count yet is owed."""
         seconds = max(0.0, seconds)
         self._used[name] += self.price(name, seconds, planned_s, spare, learning)
         self.used_s[name] += seconds

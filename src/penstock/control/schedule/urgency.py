@@ -1,4 +1,4 @@
-"""The latest moments at which batches must begin, if they run one after the other, for all to be in time."""
+"""When batches that run one after the other must begin at the latest, so that all of them are in time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.vocabulary.model import FloatArray
 def latest_starts(
     due_s: FloatArray, batch_s: FloatArray, priority: FloatArray, which: BoolArray, parallel: float = 1.0
 ) -> FloatArray:
-    """By query, in how many seconds its next batch must begin; infinite for queries that are not meant.
+    """By query, in how many seconds its next batch must begin; infinite for queries without work.
 
-    So that the batch, and all that are due later, of its own class and of higher ones, are in time. Batches
-    of one class and of higher ones run one after the other, the one that is due first first.
+    If the batch begins then, it is in time. The batches of its own class and of higher classes that are due
+    later are in time, too. They run one after the other, in the order in which they are due.
 
     Args:
         due_s: By query, in how many seconds its batch must have ended.
         batch_s: By query, how long its batch takes.
-        priority: By query, of its class.
-        which: The queries that have work.
-        parallel: Batches that run at once, on average: one begins before the other has ended.
+        priority: By query, the priority of its class.
+        which: By query, whether it has work.
+        parallel: How many batches run at once, on average: a batch begins before the previous one has ended.
     """
     starts_s = np.full(due_s.size, np.inf)
     at = which.nonzero()[0]

@@ -1,4 +1,4 @@
-"""How much of the time each class asks for and uses, smoothed: what the capacity policy divides by."""
+"""How much of the time each class asks for and uses, smoothed. The capacity policy divides the time by it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from penstock.control.schedule.turns import Demand
 
 
 class Usage:
-    """What classes usually ask for, and usually use."""
+    """How much of the time each class usually asks for, and how much it usually uses."""
 
     def __init__(self) -> None:
         self.uses: dict[str, float] = {}
-        """By class, seconds of batches that it usually has in a second."""
+        """By class, the seconds of batch time that it usually uses in a second."""
         self._loads: dict[str, float] = {}
-        """By class, what it usually asks for."""
+        """By class, the seconds of batch time that it usually asks for in a second."""
         self._used_s: dict[str, float] = {}
-        """By class, what it had used when the time was last divided."""
+        """By class, the batch time that it had used when the time was last divided."""
 
     def measure(
         self, demands: Mapping[str, Demand], used_s: Mapping[str, float], passed_s: float
     ) -> dict[str, float | None]:
-        """By class, seconds of batches a second that it asks for; `None` where that is not known yet.
+        """By class, the seconds of batch time that it asks for in a second; `None` if not known yet.
 
-        What a class asks for in a burst, usually, or what it uses, if that is more: among many queries
-        batches cannot be as full as their targets allow.
+        Of three figures the largest counts: the load of a burst, the usual load, and the usual use. Among
+        many queries, batches cannot be as full as their targets allow, and the use is larger than the load.
 
         Args:
             demands: What the classes ask for now.
-            used_s: By class, seconds of batch time since the start.
-            passed_s: Since the last time.
+            used_s: By class, the batch time that it has used since the start.
+            passed_s: How long ago the time was last divided.
         """
         found: dict[str, float | None] = {}
         for name, demand in demands.items():

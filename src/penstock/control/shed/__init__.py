@@ -1,1 +1,1 @@
-"""Which rows of a class are kept: the capacity and the demand that a shedder sees, and its choice."""
+"""Which rows of a class are kept: the capacity and the demand that a shedder sees, and what it chooses."""

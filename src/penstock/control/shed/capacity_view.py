@@ -47,10 +47,10 @@ class QueryBatches:
     def in_step(self) -> tuple[QueryBatches, IntArray]:
         """Returns the same batches by arrival, with the same SIC for every row, and the old index of each.
 
-        Among rows of equal SIC a shedder takes the rows that arrived first. With the SIC of their sources a
-        shedder would take the rows of the smaller stream first, and a join would have the rows of one side
-        without those of the other side. With equal SIC, all streams and all partitions keep the rows of the
-        same time.
+        Of batches with equal SIC a row, a shedder takes the batches that arrived first. If rows had the SIC
+        of their sources, a shedder would take the rows of the smaller stream first. A join would then have
+        the rows of one side without those of the other side. With equal SIC, all streams and all partitions
+        keep the rows of the same time.
         """
         order = np.argsort(self.first_s, kind="stable")
         row_sic = float(self.sic.sum()) / max(1, int(self.rows.sum()))
@@ -59,7 +59,7 @@ class QueryBatches:
         return QueryBatches(rows, sic, self.first_s[order], self.last_s[order]), order
 
     def only(self, which: BoolArray) -> QueryBatches:
-        """Returns those of the batches for which `which` is true."""
+        """Returns the batches for which `which` is true."""
         return QueryBatches(self.rows[which], self.sic[which], self.first_s[which], self.last_s[which])
 
 
@@ -73,8 +73,8 @@ class CapacityView:
         at: Now.
         queries: The queries of the class whose cost is known.
         batches: The batches that wait for each query, or that will wait when the query has its turn.
-        costs_s: The time that a row of each query takes.
-        capacity_s: The time that one turn of each query leaves for rows.
+        costs_s: By query, the time that a row takes.
+        capacity_s: The time that one turn of each query leaves for rows, over all queries.
         span_s: The time in which the rows of the batches arrived.
         new_fractions: By query, the share of the source time window that these rows fill, late rows included.
         most_rows: Upper bound on the next batch when it compensates for earlier, smaller ones.
@@ -103,13 +103,13 @@ class CapacityView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """What a strategy shows to a shedder out of a capacity view.
+    """The part of a capacity view that a strategy shows to a shedder.
 
     Attributes:
-        batches: The batches that the shedder chooses among, of the first queries of the view.
-        capacity_s: How much of them may be kept; `None`: as much as the capacity of the view.
-        lost_sic: The SIC of rows of the first query that are shed without a choice.
-        details: By batch, the field of `WaitingBatches` that the shedder goes by: `window`, `key` or
+        batches: By query, the batches that the shedder chooses among; the first queries of the view only.
+        capacity_s: How much of these batches may be kept; `None`: as much as the capacity of the view.
+        lost_sic: The SIC of rows of the first query that are shed before the shedder is asked.
+        details: By batch, the field of `WaitingBatches` that the shedder decides by: `window`, `key` or
             `utility`.
     """
 
@@ -150,8 +150,8 @@ class CapacityViews:
                 and the turns say how much is kept.
         """
         query, *others = queries
-        # All queries count with the rows of the same time. A query may have its turn before a cycle is over,
-        # and its rows must fill its turn even so.
+        # All queries count with the rows of the same time. A query may have its turn before a turn interval
+        # is over. Its rows must fill its turn even then.
         span_s = min(turn.cycle_s, self._span_s(query, at))
         found = [
             self._of_granted(query, segments, at),
@@ -198,7 +198,7 @@ class CapacityViews:
         )
 
     def _sic_if_all_were_kept(self, view: CapacityView) -> FloatArray:
-        """By query, the SIC over a window whose newest part are the waiting batches, all of them kept."""
+        """By query, its SIC over a window that ends with the waiting batches, if all of them were kept."""
         levels = np.array([self._level(query, view) for query in view.queries])
         is_read = [bool(self._readers_of(query, view)) for query in view.queries]
         levels = levels.mean() + np.where(is_read, 1.0, self._tuning.made_up) * (levels - levels.mean())
@@ -211,9 +211,9 @@ class CapacityViews:
     def _level(self, query: Query, view: CapacityView) -> float:
         """The SIC of a query over the part of the window that stays when the waiting batches come in.
 
-        Rows that were lost longer ago are not made up for. Otherwise the query would be ahead of the others
-        as soon as the loss has left the window. A query whose stream other queries of the class read works
-        for these too, and has the lowest SIC of all of them.
+        A loss of rows that are about to leave the window is not compensated. If it were, the query would be
+        ahead of the other queries as soon as these rows have left. A query whose stream other queries of the
+        class read works for these queries, too: it has the lowest SIC of all of them.
         """
         now_s, after_s = view.at.timer_s, max(view.span_s, self._span_s(query, view.at))
         names = [query.key, *self._readers_of(query, view)]
@@ -223,7 +223,7 @@ class CapacityViews:
     def _readers_of(self, query: Query, view: CapacityView) -> list[str]:
         """The queries of the class that read the stream which a query writes.
 
-        Readers in lower classes do not count: the query does not lose rows for their sake.
+        Readers in lower classes do not count: for them the query would take capacity from its own class.
         """
         keys = {other.key for other in view.queries}
         return [key for key in self._ledger.readers_of(query.key) if key in keys]
@@ -233,16 +233,16 @@ class CapacityViews:
     ) -> tuple[dict[str, float], float]:
         """By reader, the SIC of one row over a window; and the share of the window that the rows fill.
 
-        The window has all rows that its source has sent in that time, also the rows that wait
-        (kalyvianaki2016 section 6: rows get their SIC before anything is shed). Without the waiting rows,
-        what waits after a sudden rise of the rate would have more SIC than a whole window.
+        The window has all rows that its source has sent in that time, also the rows that wait. Rows get their
+        SIC before anything is shed (kalyvianaki2016 section 6). If waiting rows did not count, the rows that
+        wait after a sudden rise of the rate would have more SIC than a whole window.
 
         Args:
             query: The query whose window it is.
             arrived: By reader, rows that no grant has decided about.
-            span_s: The time in which these rows arrived. The rest of the window has as many rows as grants
-                have decided about in a time of that length.
-            now_s: The time of the timer.
+            span_s: The time in which these rows arrived. The rest of the window has the rows about which
+                grants have decided in as much time.
+            now_s: Now, on the timer.
         """
         stw_s = self._ledger.stw_s
         usual = query.backlog.rates.usual_per_s * stw_s / max(1, len(arrived))
@@ -258,9 +258,9 @@ class CapacityViews:
     def _span_s(self, query: Query, at: Moment) -> float:
         """The time in which the waiting rows of a query have come.
 
-        Rows of a shared stream carry the arrival of the rows that they were made of, and are older than that
-        when they come. They have come since the last grant, because that grant decided about all rows that
-        were there.
+        That is the age of the oldest row, except for shared streams. A row of a shared stream carries the
+        arrival of the row that it was made of, so it is old when it comes. Such rows have come since the last
+        grant, because that grant decided about all rows that were there.
         """
         oldest_s = query.backlog.waiting.oldest_s
         if oldest_s is None:

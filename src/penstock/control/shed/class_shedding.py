@@ -1,9 +1,10 @@
 """What a class sheds, decided over all its queries at once; a grant carries out its query's part.
 
-When a query has its turn, the class's shedder looks at the batches that wait for this query, and at the
-batches that the other queries will have waiting at their turns. It keeps as much as the turns of one cycle
-hold. What it keeps of this query is the grant's plan; what it keeps of the others is decided anew with their
-own grants. What a batch is, and how the choice becomes a plan, is up to the strategy of the class.
+When a query has its turn, the class's shedder looks at the batches that wait for this query. It also looks
+at the batches that will wait for the other queries at their turns. The shedder keeps as many rows as the
+turns of one turn interval hold. The kept rows of this query become the grant's plan. The kept rows of the
+other queries are decided anew with their own grants. The strategy of the class says what a batch is, and
+makes a plan of the choice.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ClassShedding:
         self.values.setdefault(cls, RowValues()).take_in(fetched)
 
     def forget_values(self, cls: str, readers: Iterable[Reader] = ()) -> None:
-        """Forgets values of rows of a class that none of these readers has to come."""
+        """Forgets values of rows of a class, except of rows that one of these readers has not passed yet."""
         values = self.values.get(cls)
         if values is not None:
             values.forget(readers)
@@ -100,16 +101,16 @@ class ClassShedding:
         Args:
             governed: The class.
             queries: The queries of the class. The first of them is being granted.
-            waiting: What waited for that query when the grant was begun. Rows that came since would have to
-                be fetched, too.
+            waiting: What waited for that query when the grant was begun. The values of rows that have come
+                since would have to be fetched, too.
             grant: What the load manager admits. Only the time before which rows are late counts here.
             turn: How long grants of the class's queries may be.
             most_rows: How many rows the grant may have.
             at: Now.
 
         Returns:
-            `None` if the shedder has nothing to decide: the class has no shedder or is in a dry run, the cost
-            of the query's batches is not known yet, or all waiting rows fit into the class's turns.
+            `None` if the shedder has nothing to decide: the class has no shedder, or is in a dry run; or the
+            cost of the query's batches is not known yet; or all waiting rows fit into the class's turns.
 
         Raises:
             RowsNeededError: The strategy of the class must know values of rows first.

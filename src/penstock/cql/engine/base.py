@@ -35,11 +35,11 @@ class BaseNode:
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
         """Changes that insertions and deletions, in order, make to the relation."""
         self._done = max(self._done, until)
-        came = inputs[0]
-        if not len(came):
-            return came
+        changes = inputs[0]
+        if not len(changes):
+            return changes
         always = np.full(self._live.num_rows, ALWAYS, np.int64)
-        both = concat([Changes.of(self._live, always, 1), came])
+        both = concat([Changes.of(self._live, always, 1), changes])
         code = codes(both.rows, self._keys or both.rows.column_names)
         order = np.argsort(code, kind="stable").astype(np.int64)  # old tuples come first in their run
         made = self._by_key(both, code, order) if self._keys else self._counted(both, code, order)

@@ -90,11 +90,11 @@ class TimeWindowNode:
         self._window, self._waiting = window, Changes.none(schema)
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
-        came = inputs[0]
-        start, end = lifetime(self._window, came.at)
-        parts = [self._waiting, Changes.of(came.rows, start, 1)]
+        changes = inputs[0]
+        start, end = lifetime(self._window, changes.at)
+        parts = [self._waiting, Changes.of(changes.rows, start, 1)]
         if end is not None:
-            parts.append(Changes.of(came.rows, end, -1))
+            parts.append(Changes.of(changes.rows, end, -1))
         due, self._waiting = concat(parts).until(until)
         return due
 
@@ -127,10 +127,10 @@ class RowsWindowNode:
         """Tuples that are in the window or will be, in order; `sign` is the number in the partition."""
 
     def step(self, inputs: Sequence[Changes], until: int) -> Changes:
-        came = inputs[0]
-        if not len(came):
-            return came
-        both = concat([self._kept, came])
+        changes = inputs[0]
+        if not len(changes):
+            return changes
+        both = concat([self._kept, changes])
         code = codes(both.rows, self._keys)
         order = np.argsort(code, kind="stable").astype(np.int64)
         kept = len(self._kept)
@@ -193,9 +193,9 @@ class JoinNode:
             if plan.condition is not None:
                 good = np.asarray(is_true(plan.condition, rows), dtype=np.bool_)
                 rows, start, end = rows.filter(pa.array(good)), start[good], end[good]
-            came, went = start > ALWAYS, end < NEVER
-            parts.append(Changes.of(rows.filter(pa.array(came)), start[came], 1))
-            parts.append(Changes.of(rows.filter(pa.array(went)), end[went], -1))
+            enters, leaves = start > ALWAYS, end < NEVER
+            parts.append(Changes.of(rows.filter(pa.array(enters)), start[enters], 1))
+            parts.append(Changes.of(rows.filter(pa.array(leaves)), end[leaves], -1))
         schema = side_by_side(left.rows.slice(0, 0), right.rows.slice(0, 0)).schema
         return concat([Changes.none(schema), *parts])
 

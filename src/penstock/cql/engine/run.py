@@ -79,9 +79,9 @@ class Engine:
             until: All changes before this instant have come.
         """
         due = []
-        for i, came in enumerate(inputs):
+        for i, changes in enumerate(inputs):
             leaf, base = self._leaves[i], self._nodes.get(id(self._leaves[i]))
-            new = base.on_time(came) if isinstance(base, BaseNode) else came
+            new = base.on_time(changes) if isinstance(base, BaseNode) else changes
             ready, self._waiting[i] = concat([self._waiting[i], new]).until(until)
             due.append(_ordered(ready) if _has_order(leaf) else ready)
         return self._step(self._plan, due, until)

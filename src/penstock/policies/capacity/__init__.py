@@ -1,4 +1,4 @@
-"""Capacity: which part of it each class has, and which query of a class is next. One policy a file."""
+"""Capacity policies: which part of the capacity each class has, which query of it is next. One file each."""
 
 from __future__ import annotations
 

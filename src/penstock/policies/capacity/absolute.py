@@ -43,7 +43,7 @@ class Hybrid(Reserving):
         left = hand_out(shares, wants, first, total - sum(shares.values()))
         rest = [use for use in uses if use not in first]
         there, weight = total - sum(shares[use.name] for use in first), sum(use.priority for use in rest)
-        # what is there for the others is theirs by priority, as far as they want it
+        # the other classes divide by priority what is there for them, as far as each wants its part
         own = {use.name: min(there * use.priority / weight, wants[use.name]) for use in rest}
         left = hand_out(shares, own, rest, left)
         left = hand_out(shares, wants, rest, left)

@@ -1,4 +1,4 @@
-"""What capacity policies share: the classes' reports, shares by priority, and how a budget is handed out."""
+"""What capacity policies have in common: reports of classes, shares by priority, handing out a budget."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ClassUse:
     Attributes:
         name: The class.
         priority: P_k.
-        share: L_Ck, the part of the capacity that it has now; the shares of all classes are the whole.
-        load: L_k, the part of the capacity that would process all input of the class. Its usage is
-            u_k = load / share.
-        lendable_fraction: Part of its own share that it lends at most.
-        borrow_limit_fraction: Part of the whole capacity that it borrows at most.
+        share: L_Ck, the part of the capacity that the class has now. The shares of all classes add up to the
+            whole capacity.
+        load: L_k, the part of the capacity that would process all input of the class.
+        lendable_fraction: The largest part of its own share that the class lends.
+        borrow_limit_fraction: The largest part of the whole capacity that the class borrows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ClassUse:
 
     @property
     def usage(self) -> float:
-        """u_k: above one the class is overloaded."""
+        """u_k = load / share. Above one, the class is overloaded."""
         if self.share > 0:
             return self.load / self.share
         return float("inf") if self.load > 0 else 0.0
@@ -57,12 +57,12 @@ class CapacityPolicy(Protocol):
     name: ClassVar[str]
 
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
-        """The new shares by class; their sum is that of the old ones."""
+        """The new shares by class. Their sum is the sum of the old shares."""
         ...
 
 
 def original_shares(uses: Sequence[ClassUse]) -> dict[str, float]:
-    """L0_Ck: the whole capacity by priority, as CQC divides it."""
+    """L0_Ck by class: the whole capacity, divided by priority as CQC divides it."""
     reject_duplicates("class", [use.name for use in uses])
     total = sum(use.share for use in uses)
     weight = sum(use.priority for use in uses)
@@ -70,7 +70,7 @@ def original_shares(uses: Sequence[ClassUse]) -> dict[str, float]:
 
 
 def by_priority(uses: Sequence[ClassUse]) -> Iterator[list[ClassUse]]:
-    """Classes of equal priority together, the highest first."""
+    """Groups of classes with equal priority, the highest priority first."""
     ordered = sorted(uses, key=lambda use: (-use.priority, use.name))
     for _, equals in itertools.groupby(ordered, key=lambda use: use.priority):
         yield list(equals)
@@ -81,7 +81,8 @@ def hand_out(
 ) -> float:
     """Raises shares to their goals, the highest priority first; returns what is left of the budget.
 
-    Among equals the smallest share is raised first, so none gets more while another of them is short.
+    Among classes of equal priority, the smallest share is raised first. No class has more than another class
+    of its priority while that class is short of its goal.
     """
     left = budget
     for equals in by_priority(uses):
@@ -102,7 +103,7 @@ def hand_out(
 
 
 def settle(shares: dict[str, float], uses: Sequence[ClassUse], budget: float) -> dict[str, float]:
-    """Returns a remaining budget to classes below their original shares; rounding errors go to all."""
+    """Returns a remaining budget to classes below their original shares. All classes share the very rest."""
     left = hand_out(shares, original_shares(uses), uses, budget)
     weight = sum(use.priority for use in uses)
     return {use.name: shares[use.name] + left * use.priority / weight for use in uses}
@@ -111,7 +112,7 @@ def settle(shares: dict[str, float], uses: Sequence[ClassUse], budget: float) ->
 def share_out(
     shares: dict[str, float], wants: Mapping[str, float], uses: Sequence[ClassUse]
 ) -> dict[str, float]:
-    """Hands out what the given shares leave: first for what classes want, then back to its owners."""
+    """Hands out the capacity that given shares leave: first to classes that want it, then to its owners."""
     left = hand_out(shares, wants, uses, sum(use.share for use in uses) - sum(shares.values()))
     return settle(shares, uses, left)
 

@@ -14,8 +14,8 @@ from penstock.vocabulary.errors import require_positive
 class Cqc:
     """Every class has its original share, L_Ck = P_k / sum P, whatever it needs.
 
-    A class without work passes its turn on, so classes share capacity implicitly: nobody knows how much, and
-    a lightly loaded class runs in many small batches.
+    A class without work passes its turn on. Classes therefore share capacity implicitly: no report says how
+    much, and a lightly loaded class runs many small batches.
     """
 
     name: ClassVar[str] = "cqc"
@@ -25,7 +25,7 @@ class Cqc:
 
 
 def quotas(shares: Mapping[str, float], round_s: float) -> dict[str, float]:
-    """T_k: the time of each class in a round, T_k = share_k / sum of shares x round."""
+    """T_k by class: the time of the class in a round, T_k = share_k / sum of shares x round."""
     require_positive("round", round_s, "the time in which every class has one turn")
     total = sum(shares.values())
     return {name: round_s * share / total for name, share in shares.items()}

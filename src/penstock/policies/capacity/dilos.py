@@ -22,8 +22,8 @@ RESERVE_FRACTION = 0.05
 def wanted(use: ClassUse, original: float, total: float, reserve_fraction: float) -> float:
     """The share that a class would end up with if it were alone.
 
-    A class with demand (u > 1) wants its load. A class with supply wants its load and the reserve. Between
-    the two a class wants the share that it has, so that no capacity moves at rest.
+    A class with demand (u > 1) wants its load. A class with supply wants its load and the reserve. A class
+    between demand and supply wants the share that it has, so that no capacity moves while loads are steady.
     """
     reserve = reserve_fraction * original
     share = min(max(use.share, use.load), use.load + reserve)
@@ -32,7 +32,7 @@ def wanted(use: ClassUse, original: float, total: float, reserve_fraction: float
 
 @dataclass(frozen=True, slots=True)
 class Reserving:
-    """What the policies that move capacity have in common: the reserve.
+    """The setting that all policies which move capacity have in common: the reserve.
 
     Attributes:
         reserve_fraction: Part of its original share that a class keeps beyond its load.

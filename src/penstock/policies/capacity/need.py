@@ -1,4 +1,4 @@
-"""How much capacity queries need, by their measured costs: the arithmetic of `flow.plan()`."""
+"""How much capacity queries need, by their measured costs. `flow.plan()` shows these figures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 @dataclass(frozen=True, slots=True)
 class QueryCost:
-    """What a query's input and batches cost.
+    """The arrival rate of a query, and the cost of its batches.
 
     Attributes:
         name: The query.
-        rate_per_s: Rows that arrive a second.
+        rate_per_s: How many rows arrive a second.
         row_s: The time that a row adds to a batch.
-        fixed_s: The time that a batch takes however few rows it holds.
+        fixed_s: The time that a batch takes even without rows.
     """
 
     name: str
@@ -32,16 +32,17 @@ class QueryCost:
                 )
 
     def need(self, target_s: float, rows: bool = True) -> float:
-        """The part of the time that keeps the query within a target; infinite if no part does.
+        """The part of the time with which the query meets a target; infinite if no part is enough.
 
-        A row that just missed a batch waits a cycle C and then for its own batch, so C + e C <= target with e
-        the part of the time that the query has: as rate x row_s + fixed_s / C of it is needed,
+        Let e be the part of the time that the query has, and C the time between two of its batches. A row
+        that just missed a batch waits for C, and then e C for its own batch, so C + e C <= target. The query
+        needs e = rate x row_s + fixed_s / C. With the longest C that meets the target,
 
             e = (rate x row_s + fixed_s / target) / (1 - fixed_s / target)
 
         Args:
             target_s: The class's delay target.
-            rows: Whether the query's rows count. Without them, the result is the part that the query needs
+            rows: Whether the query's rows count. If they do not, the result is the part that the query needs
                 even if all its rows are shed.
         """
         require_positive("delay target", target_s, "in seconds")
@@ -64,24 +65,24 @@ class ClassCost:
         require_positive(f"class {self.name}: priority", self.priority, "higher means more, e.g. 6, 3, 1")
 
     def need(self, target_s: float | None = None, rows: bool = True) -> float:
-        """The part of the time that all of its queries need."""
+        """The part of the time that all queries of the class need together."""
         return sum(query.need(target_s or self.target_s, rows) for query in self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassPlan:
-    """What a class needs, and what there is for it.
+    """How much of the time a class needs, and how much there is for it.
 
     Attributes:
         name: The class.
-        target_s: Its delay target.
-        needs: Part of the time that its whole input needs within its target.
-        queries: The same by query.
-        gives: Part of the time that its priority gives it.
-        free: Part of the time that no class needs, and what other classes leave of their own shares.
-        feasible: Whether its target can be met at all, if need be by shedding.
-        least_target_s: If not, the smallest target that could be met while the other classes keep their
-            targets; `None` if no target could.
+        target_s: The delay target of the class.
+        needs: The part of the time with which the whole input of the class meets the target.
+        queries: The same part by query.
+        gives: The part of the time that the priority of the class gives it.
+        free: The part of the time that other classes leave of their shares, and that no higher class needs.
+        feasible: Whether the target can be met at all, if necessary by shedding.
+        least_target_s: If the target is not feasible, the smallest target that is, while the other classes
+            keep their targets; `None` if no target is feasible.
     """
 
     name: str
@@ -107,16 +108,16 @@ class ClassPlan:
 
     @property
     def shed_fraction(self) -> float:
-        """The part of the time it needs that is missing: about the part of its rows that would be shed."""
+        """The part of the needed time that is missing: about the part of the rows that would be shed."""
         return max(0.0, 1.0 - (self.gives + self.free) / self.needs) if self.needs > 0 else 0.0
 
 
 def plan_capacity(classes: Sequence[ClassCost], capacity: float = 1.0) -> list[ClassPlan]:
-    """What each class needs of the time, what its share gives, what is free, and which targets cannot be met.
+    """Which part of the time each class needs, has and could have, and which targets cannot be met.
 
     Args:
-        classes: With measured costs.
-        capacity: Batches that may run at once.
+        classes: The classes, with measured costs.
+        capacity: How many batches may run at once.
     """
     require_positive("capacity", capacity, "slots of the control plane, e.g. 1")
     weight = sum(cls.priority for cls in classes)
@@ -125,10 +126,10 @@ def plan_capacity(classes: Sequence[ClassCost], capacity: float = 1.0) -> list[C
     bare = {cls.name: cls.need(rows=False) for cls in classes}
     plans = []
     for cls in classes:
-        # a class that no part of the time would help is its own trouble, not that of the others
+        # a class that needs more than all of the time does not make the targets of other classes infeasible
         others = sum(part for name, part in bare.items() if name != cls.name and part < float("inf"))
         feasible = bare[cls.name] + others <= capacity
-        # what others leave of their shares, but for what those above this class lack of theirs
+        # what other classes leave of their shares; what higher classes lack of theirs is subtracted below
         left = sum(max(0.0, gives[c.name] - needs[c.name]) for c in classes if c is not cls)
         above = [c for c in classes if c is not cls and c.priority > cls.priority]
         lacking = sum(max(0.0, needs[c.name] - gives[c.name]) for c in above)
@@ -152,7 +153,7 @@ def _part(value: float) -> str:
 
 
 def _least_target_s(cls: ClassCost, others: float, capacity: float) -> float | None:
-    """The smallest target of one class at which starting batches leaves time for rows; others keep theirs."""
+    """The smallest feasible target of a class, while the batches of other classes need a part of the time."""
     if others >= capacity:
         return None
     low_s, high_s = cls.target_s, cls.target_s

@@ -17,17 +17,17 @@ MOST_ROUNDS = 64
 class Strict(Reserving):
     """A higher class loses nothing, or no larger part of its input than a lower class, whatever their loads.
 
-    DILoS promises that only to a higher class with no more load than the lower class. Here, where a class
-    would keep a smaller part of its input than the next lower class, both classes are given the same part.
-    That may pull in their neighbours too. Only adjacent violators are pooled, so no more capacity moves than
-    the guarantee needs. The guarantee goes before the limits on what classes lend and borrow.
+    DILoS promises this only to a higher class that has no more load than the lower class. Here two adjacent
+    classes are pooled if the higher one would keep a smaller part of its input: both then keep the same part.
+    The pool may have to take in the next class, too. Only such neighbours are pooled, so no more capacity
+    moves than the guarantee needs. The guarantee goes before the limits on what classes lend and borrow.
     """
 
     name: ClassVar[str] = "strict"
 
     def redistribute(self, uses: Sequence[ClassUse]) -> Mapping[str, float]:
-        # whoever was pooled keeps no reserve any more, which is more to divide: mostly at rest the second
-        # time, and in 20,000 random cases the 24th at the latest
+        # A pooled class keeps no reserve, so there is more to divide in the next round. Shares were mostly at
+        # rest after two rounds; of 20,000 random cases the slowest took 24.
         shares = self._once(uses)
         for _ in range(MOST_ROUNDS):
             before, shares = shares, self._once([replace(use, share=shares[use.name]) for use in uses])

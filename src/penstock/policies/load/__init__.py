@@ -1,4 +1,4 @@
-"""Load managers: when and how much to shed. One file each, named as in its paper; `deadline` is ours."""
+"""Load managers: when and how much to shed. One file each, named as in its paper; `deadline` is our own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ class AlomaConfig(HeadroomConfig):
     Attributes:
         headroom: The estimated capacity at the start (0.8 in the thesis); the manager adjusts it.
         smallest_step: Least change of the keep fraction (the thesis's 1 %).
-        refresh_periods: How often the smallest response time is doubled so that it can be set anew.
+        refresh_periods: After so many periods the smallest response time is doubled, so that a changed system
+            can set it anew.
     """
 
     headroom: float = 0.8
@@ -59,8 +60,8 @@ class AlomaState:
     capacity: float = 0.0
     keep_fraction: float = 1.0
     smallest_s: FloatArray = field(default_factory=lambda: np.empty(0))
-    """By output, the smallest delay; NaN where no delay was seen yet. This and the next are arrays, because
-    converting lists took 70 % of the time of a decision."""
+    """By output, the smallest delay; NaN where no delay was seen yet. This field and the next are arrays,
+    because converting lists took 70 % of the time of a decision."""
     previous_s: FloatArray = field(default_factory=lambda: np.empty(0))
     since_refresh: int = 0
     readmissions_in_a_row: int = 0
@@ -70,8 +71,8 @@ class AlomaState:
 class AlomaManager(Manager[AlomaConfig, AlomaState]):
     """Corrects the estimated capacity wherever load and response time disagree.
 
-    L is the load of what is admitted, capacity the estimate L_C. The state is OT when any output's mean
-    delay exceeds the target, UT when any has passed its O point, else normal.
+    L is the load of the admitted rows, and capacity is the estimate L_C. The state is OT if the mean delay of
+    any output exceeds the target, UT if any output has passed its O point, and normal otherwise.
 
         L > capacity,  normal                    raise capacity toward L            (eq. 5.1)
         L > capacity,  OT                        shed L - capacity more
@@ -79,9 +80,10 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
         L <= capacity, OT and rising             lower capacity, shed x % more
         L <= capacity, otherwise, shedding       re-admit capacity - L
 
-    x = 1 + log2(k) for the k-th time in a row. Rising and falling are by majority of the outputs concerned.
-    Drops compose: keep * (1 - x) and keep * (1 + x), by no less than 1 %. The manager uses only measured
-    response times, so it does not depend on the scheduler's fairness or on counting queues.
+    For the k-th such step in a row, x = 1 + log2(k). Delays rise or fall if those of more than half of the
+    outputs concerned do. The keep fraction is multiplied by (1 - x) or (1 + x), at least by 1 % more or less.
+    The manager uses only measured response times, so it does not depend on the scheduler's fairness or on
+    counting queues.
     """
 
     name = "aloma"
@@ -144,7 +146,7 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
         state.smallest_s, state.previous_s = _from_json(state.smallest_s), _from_json(state.previous_s)
 
     def _monitor(self, observation: Observation) -> tuple[FloatArray, FloatArray]:
-        """Current and previous mean delay of each output that had rows; updates the O points."""
+        """The current and the previous mean delay of each output that had rows. Updates the O points."""
         state, outputs = self.state, observation.output_delay_s
         if state.smallest_s.size != outputs.size:
             state.smallest_s = state.previous_s = np.full(outputs.size, np.nan)
@@ -172,7 +174,7 @@ class AlomaManager(Manager[AlomaConfig, AlomaState]):
 
     def _readmit(self, fraction: float) -> None:
         step = max(self.config.smallest_step, fraction)
-        # at least one step in absolute terms, or a keep fraction of zero would never recover
+        # the keep fraction starts from at least one step: from zero it would never recover
         keep = max(self.state.keep_fraction, self.config.smallest_step)
         self.state.keep_fraction = self.clamp_keep(keep * (1.0 + step))
 
@@ -183,7 +185,7 @@ def _percent(times_in_a_row: int) -> float:
 
 
 def _majority(moved: npt.NDArray[np.bool_], concerned: npt.NDArray[np.bool_]) -> bool:
-    """Whether more than half of the outputs concerned moved."""
+    """Whether more than half of the concerned outputs moved."""
     return bool(2 * (moved & concerned).sum() > concerned.sum())
 
 

@@ -10,7 +10,7 @@ from penstock.vocabulary.model import Decision, ManagerTraits, Observation
 
 @dataclass(frozen=True, slots=True)
 class AuroraConfig(HeadroomConfig):
-    """Aurora's settings: the headroom it is told, and where it sheds."""
+    """Aurora's settings: the headroom, which is given and not measured, and where rows are shed."""
 
     shedding: Shedding = "entry"
 
@@ -23,20 +23,21 @@ class AuroraConfig(HeadroomConfig):
 
 @dataclass(slots=True)
 class AuroraState:
-    """The manager is an open loop: it remembers only the factor of its share of the capacity."""
+    """The manager is an open loop. It remembers only the factor by which its class's share has changed."""
 
     share: float = 1.0
 
 
 class AuroraManager(Manager[AuroraConfig, AuroraState]):
-    """Admit what the CPU can do, whatever has queued up.
+    """Admits as many rows as the CPU can process, whatever has queued up.
 
-    Every period: with L the load of what is admitted and L0 = headroom,
+    In every period, with L the load of the admitted rows and L0 = headroom,
 
         allowed_per_s = headroom / cost_per_row_s        (shed L - L0 if L > L0, else re-admit)
 
-    Open loop: neither the queue nor the delay is looked at, so the delay target plays no part. A headroom
-    a little too high lets the delay grow without bound, one too low loses rows for nothing.
+    The manager is an open loop: it looks at neither the queue nor the delay, so the delay target plays no
+    part. If the headroom is a little too high, the delay grows without bound. If it is too low, rows are lost
+    for nothing.
     """
 
     name = "aurora"

@@ -1,4 +1,4 @@
-"""What load managers share: checked configurations, JSON snapshots, decisions made from an allowance."""
+"""What load managers have in common: configurations, JSON snapshots, decisions made from an allowance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ManagerConfig:
             )
 
     def period_s(self, delay_target_s: float) -> float:
-        """Control period that suits a target; the papers use a quarter of it (tu2006 fig. 19)."""
+        """The control period for a target: a quarter of the target, as in the papers (tu2006 fig. 19)."""
         return delay_target_s / 4
 
     def traits(self) -> ManagerTraits:
@@ -41,7 +41,7 @@ class ManagerConfig:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomConfig(ManagerConfig):
-    """Settings of managers that are told, or start from, a headroom."""
+    """Settings of managers whose headroom is given, or that start from a given headroom."""
 
     headroom: float = 0.97
 
@@ -76,7 +76,7 @@ class Manager(Generic[ConfigT, StateT]):
         raise NotImplementedError
 
     def snapshot(self) -> dict[str, object]:
-        """The state as JSON values; `restore` on a manager of the same configuration goes on identically."""
+        """The state as JSON values. After `restore`, a manager of the same settings goes on identically."""
         state: Any = self.state
         return {"format": SNAPSHOT_FORMAT, "manager": self.name, "state": asdict(state)}
 
@@ -108,11 +108,11 @@ class Manager(Generic[ConfigT, StateT]):
 
 
 def keep_for_allowance(observation: Observation, offered_s: float, allowed_s: float) -> float:
-    """The keep fraction that lets `allowed_s` of new load in on top of what is already queued at the entry.
+    """The keep fraction that lets in `allowed_s` of new load, beside the rows that wait at the entry already.
 
-    Rows at the entry are decided about when they are read, so a keep fraction acts on waiting rows as well as
-    on rows that are still to come. Of both together it must keep what was to be kept of the waiting rows, and
-    the new load that may come in, all in CPU seconds:
+    Rows at the entry are decided about when they are read. A keep fraction therefore acts on waiting rows as
+    well as on rows that are still to come. Of both together it must keep what the fraction in force keeps of
+    the waiting rows, and the new load that may come in. All terms are CPU seconds:
 
         keep = (keep_fraction * waiting_s + allowed_s) / (waiting_s + offered_s)
 
@@ -136,9 +136,9 @@ def decide_by_allowance(
 ) -> Decision:
     """Turns "v rows a second may come in" into a decision, at the entry or inside the network.
 
-    Inside the network the load to drop is Li - La. The text of tu2006 4.5.2 has Lq + Li - La, but v is
-    already what may come *in addition* to the queue: the printed formula would empty the queue every
-    period and settle at 0.31 of the target (see docs/policies).
+    Inside the network, the load to drop is Li - La. The text of tu2006 4.5.2 has Lq + Li - La. But v is
+    already the load that may come *in addition* to the queue. The printed formula would empty the queue in
+    every period and settle at 0.31 of the target (see docs/policies.md).
     """
     expected = Expected(expected_delay_s, max(0.0, allowed_per_s) * observation.period_s)
     if shedding == "network":
@@ -160,7 +160,7 @@ def wait_for_cost(observation: Observation, headroom: float | None) -> Decision:
 
 
 def describe_estimate(estimated_s: float, observation: Observation, detail: str) -> str:
-    """Returns the reason that managers give which steer an estimated delay."""
+    """The reason of a decision, for managers that steer an estimated delay."""
     return f"estimated delay {estimated_s:.2f} s of {observation.delay_target_s:g} s, {detail}"
 
 

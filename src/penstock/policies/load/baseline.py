@@ -1,4 +1,4 @@
-"""BASELINE of tu2006 section 5: the delay model inverted, without a controller."""
+"""BASELINE of tu2006 section 5: inverts the delay model, without a controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.vocabulary.model import Decision, ManagerTraits, Observation
 
 @dataclass(frozen=True, slots=True)
 class BaselineConfig(HeadroomConfig):
-    """Baseline's settings: the headroom it is told, and where it sheds."""
+    """Baseline's settings: the headroom, which is given and not measured, and where rows are shed."""
 
     shedding: Shedding = "entry"
 
@@ -37,14 +37,14 @@ class BaselineState:
 
 
 class BaselineManager(Manager[BaselineConfig, BaselineState]):
-    """Fill the queue to the target in one step.
+    """Fills the queue up to the target in one step.
 
-    The target allows delay_target_s * headroom / cost rows in the queue, and the period works off
-    period_s * headroom / cost more, so
+    The target allows delay_target_s * headroom / cost rows in the queue. In the period, the CPU processes
+    period_s * headroom / cost further rows, so
 
         allowed_rows = (delay_target_s + period_s) * headroom / cost_per_row_s - queue_rows
 
-    This is feedback without design: the manager corrects the whole error at once.
+    This is feedback without a designed controller: the manager corrects the whole error at once.
     """
 
     name = "baseline"

@@ -23,8 +23,8 @@ class CtrlConfig(HeadroomConfig):
 
     Attributes:
         headroom: Tuned by hand in the paper; `penstock calibrate` fits it.
-        controller: From `controller_from_poles` or `controller_from_response`.
-        shedding: At the entry (eq. 13), or inside the network as Borealis does.
+        controller: The gains, from `controller_from_poles` or `controller_from_response`.
+        shedding: Where rows are shed: at the entry (eq. 13), or inside the network as Borealis does.
     """
 
     controller: Controller = CTRL_CONTROLLER
@@ -47,17 +47,18 @@ class CtrlState:
 
 
 class CtrlManager(Manager[CtrlConfig, CtrlState]):
-    """Steer the estimated delay to the target with a designed controller.
+    """Steers the estimated delay to the target with a designed controller.
 
         estimated_s = (queue_rows + 1) * cost / headroom                                      (eq. 11)
         error_s     = delay_target_s - estimated_s
         u_rows      = headroom / cost * [b0 error_s + b1 last_error_s] - a * last_u_rows      (eq. 10 x T)
         allowed_per_s = (u_rows + departed_rows) / period_s
 
-    (Rows, where the paper has a rate: then a period cut short does not blow up what is remembered.)
+    The paper has a rate where this manager has rows. With rows, a period that was cut short does not inflate
+    the remembered value.
 
-    The queue is virtual: rows in minus tuples out. With shared operators that count is wrong and CTRL
-    does not see the overload; with a wrong headroom it settles at target * headroom / true headroom.
+    The queue is virtual: rows in minus tuples out. With shared operators this count is wrong, and CTRL does
+    not see the overload. With a wrong headroom the delay settles at target * headroom / true headroom.
     """
 
     name = "ctrl"

@@ -1,5 +1,4 @@
-"""Deadline, our own load manager. Rows wait in the log, where their age is known; a grant admits rows that
-can be in time."""
+"""Deadline, our own load manager: rows wait in the log, and a grant admits rows that can be in time."""
 
 from __future__ import annotations
 
@@ -41,12 +40,13 @@ class DeadlineConfig(ManagerConfig):
     """Deadline's settings, as fractions of the delay target where they are times.
 
     Attributes:
-        victims: Which rows are shed when not all can be in time: a uniform sample of what must be decided
-            (unbiased results), or the oldest.
-        work_ahead_fraction: Work kept inside the network, so that it never runs dry and batches stay full.
-        margin_fraction: Least slack kept between the planned completion and the target; it grows where
-            measured delays overrun (batches, unfair schedulers) and shrinks again slowly.
-        grant_fraction: Time between grants.
+        victims: Which rows are shed when not all can be in time: a uniform sample of the rows that must be
+            decided about (unbiased results), or the oldest of them.
+        work_ahead_fraction: How much work is kept inside the network, so that the network never runs dry and
+            batches stay full.
+        margin_fraction: The least slack between the planned completion and the target. The slack grows if
+            measured delays exceed the target (batches, unfair schedulers), and shrinks again slowly.
+        grant_fraction: The time between two grants.
         memory_fraction: How fast measured capacity is forgotten, in delay targets.
         late_fraction: Part of a grant's rows that may be late. Up to this part, hopeless rows are sampled
             with the other rows instead of being shed. Every row then has a known chance, which
@@ -102,15 +102,15 @@ class DeadlineState:
 class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
     """Grants rows that complete in time, sheds rows that would be late, leaves the others undecided.
 
-    With rows_per_s = headroom / cost, ahead_s = network_load_s / headroom the work already admitted, and
-    full_s = work_ahead_fraction * target + period_s what the network should hold after the grant:
+    Let rows_per_s = headroom / cost. The work that was admitted before takes ahead_s = network_load_s /
+    headroom. After the grant the network should hold full_s = work_ahead_fraction * target + period_s.
 
         room_rows    = (full_s - ahead_s) * rows_per_s
-        hopeless     : arrival < now + ahead_s + margin - target     shed, they are late already
+        hopeless     : arrival < now + ahead_s + margin - target     shed: these rows are late already
         must decide  : arrival < now + full_s + margin - target      they would be late at the next grant
 
-    A plant that grants micro-batches says what one costs (`BatchTiming`). All its rows complete at its end,
-    so ahead_s is then the time of the batch itself, full_s the end of the next one, and
+    A plant that grants micro-batches says what a batch costs (`BatchTiming`). All rows of a batch complete at
+    its end. Then ahead_s is the time of the batch itself, full_s is the end of the next batch, and
 
         room_rows    = (length_s - fixed_s) / row_s
 
@@ -140,8 +140,8 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
         else:
             ahead_s = observation.network_load_s / headroom
             full_s = config.work_ahead_fraction * target_s + observation.period_s
-            # an idle network takes one row, however slow it is; else rows that cost more than full_s would
-            # starve
+            # an idle network takes one row, however slow the row is: a row that costs more than full_s would
+            # otherwise never be admitted
             least = 0.0 if ahead_s > 0 else 1.0
             room_rows = max(least, (full_s - ahead_s) * headroom / observation.cost_per_row_s)
         margin_s = self._margin(observation, full_s)
@@ -202,10 +202,10 @@ class DeadlineManager(Manager[DeadlineConfig, DeadlineState]):
 
 
 def _newest(observation: Observation) -> float:
-    """The time, relative to now, after which rows must have arrived to be never hopeless.
+    """The moment, relative to now, since which rows must have arrived so that they are never hopeless.
 
-    Where a micro-batch takes longer than the target, no row can be in time. The newest rows are admitted all
-    the same, because late results are better than none.
+    If a micro-batch takes longer than the target, no row can be in time. The newest rows are admitted all the
+    same, because late results are better than no results.
     """
     return 0.0 if observation.batch is None else -observation.batch.cycle_s / 2
 

@@ -5,7 +5,7 @@ The closed loop's characteristic equation is
 
     z^2 + (a - 1 + b0) z + (b1 - a) = (z - p1)(z - p2)                                  (eq. 18)
 
-so b0 = 1 - (p1 + p2) - a and b1 = p1 p2 + a. The static gain (eq. 19) is one for every a: a is free.
+so b0 = 1 - (p1 + p2) - a and b1 = p1 p2 + a. The static gain (eq. 19) is one for every a: a is a free choice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def controller_from_poles(first: complex, second: complex, a: float = -0.8) -> C
 
     Args:
         first: A pole inside the unit circle.
-        second: The other one; the conjugate of `first` if that is not real.
+        second: The other pole; the conjugate of `first` if `first` is not real.
         a: The free parameter, the (negated) pole of the controller itself. tu2006 uses -0.8.
     """
     for pole in (first, second):
@@ -62,8 +62,9 @@ def controller_from_response(convergence_periods: float, damping: float = 1.0, a
     """Places the poles by how the loop should respond.
 
     Args:
-        convergence_periods: Control periods to cover 63 % of a step (3 in tu2006, pole rounded to 0.7).
-        damping: 1 and above never oscillates; 0.7 to 1 is usual; below that it rings.
+        convergence_periods: Control periods until 63 % of a step are covered (3 in tu2006, pole rounded to
+            0.7).
+        damping: From 1 on, the loop never oscillates. 0.7 to 1 is usual; with less, the loop rings.
         a: See `controller_from_poles`.
     """
     require_positive("convergence_periods", convergence_periods, "3 is a good start")
@@ -79,4 +80,4 @@ def controller_from_response(convergence_periods: float, damping: float = 1.0, a
 
 
 CTRL_CONTROLLER = controller_from_poles(0.7, 0.7)
-"""tu2006's own: a = -0.8, b0 = 0.4, b1 = -0.31."""
+"""The controller of tu2006: a = -0.8, b0 = 0.4, b1 = -0.31."""

@@ -1,7 +1,7 @@
 """Load estimation from operator statistics (pham2016 eq. 3.1, 3.2 and 4.1; Tatbul et al. 2003).
 
-The load coefficient of an operator is the CPU time that one tuple in its input queue still costs
-on its way out, summed over every branch that shares it:
+The load coefficient of an operator is the CPU time that one tuple in its input queue still costs on its way
+out, summed over all branches that share the operator:
 
     coefficient[i] = cost_s[i] + selectivity[i] * sum(coefficient[d] for d in downstream[i])
 """
@@ -18,7 +18,7 @@ from penstock.vocabulary.model import FloatArray
 def load_coefficients(
     cost_s: FloatArray, selectivity: FloatArray, downstream: Sequence[Sequence[int]]
 ) -> FloatArray:
-    """Eq. 3.2 with the fan-out recursion, for every operator at once.
+    """The load coefficient of every operator (eq. 3.2, with the recursion over branches).
 
     Args:
         cost_s: CPU seconds a tuple, per operator, in topological order.
@@ -36,7 +36,7 @@ def load_coefficients(
 
 
 def incoming_load(rate_per_s: FloatArray, source_coefficient_s: FloatArray) -> float:
-    """Eq. 3.1: CPU seconds a second that the streams ask for."""
+    """Eq. 3.1: the CPU seconds that the streams ask for in a second."""
     return float(rate_per_s @ source_coefficient_s)
 
 

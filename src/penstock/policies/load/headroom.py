@@ -1,4 +1,4 @@
-"""Headroom estimators: how much of the CPU the queries really get, learned from what happened."""
+"""Headroom estimators: they learn from measurements how much of the CPU the queries really get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 SMALLEST_HEADROOM = 0.01
 LARGEST_HEADROOM = 64.0
-"""A headroom is above one when several cores are used. This bound only stops an estimate that runs away."""
+"""A headroom is above one if several cores are used. The bound only stops an estimate that runs away."""
 
 
 def clamp_headroom(headroom: float) -> float:
@@ -16,7 +16,7 @@ def clamp_headroom(headroom: float) -> float:
 def from_converged_delay(headroom: float, delay_target_s: float, converged_delay_s: float) -> float:
     """SEaMLeSS (pham2016 4.2.2): headroom * D / D'.
 
-    A wrong headroom makes the delay converge to D' instead of D while shedding, in proportion.
+    While rows are shed, a wrong headroom makes the delay converge to D' instead of D, in proportion.
     """
     if converged_delay_s <= 0:
         return headroom
@@ -24,9 +24,9 @@ def from_converged_delay(headroom: float, delay_target_s: float, converged_delay
 
 
 def toward_load(headroom: float, load: float) -> float:
-    """ALoMa (pham2016 eq. 5.1): moves toward the load, by a smaller part of the gap the wider the gap.
+    """ALoMa (pham2016 eq. 5.1): moves toward the load by a part of the gap, a smaller part of a wider gap.
 
-    With z the gap in percent of the headroom (at least 1), the step is log2(z + 1) / z of the gap.
+    Let z be the gap in percent of the headroom, at least 1. The step is log2(z + 1) / z of the gap.
     """
     gap = abs(load - headroom)
     z = max(1.0, 100.0 * gap / headroom)
@@ -37,7 +37,7 @@ def toward_load(headroom: float, load: float) -> float:
 def from_busy_time(
     headroom: float | None, work_s: float, busy_s: float, period_s: float, memory_s: float
 ) -> float | None:
-    """Deadline: CPU seconds done in a second with work, averaged over about `memory_s`.
+    """Deadline: the CPU seconds of work in a second in which there was work, averaged over about `memory_s`.
 
     The estimate needs no overload and no converged delay: any busy period is enough.
     """

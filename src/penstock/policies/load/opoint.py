@@ -8,12 +8,12 @@ from penstock.vocabulary.model import FloatArray
 
 
 def track_smallest(smallest_s: FloatArray, delay_s: FloatArray) -> FloatArray:
-    """Smallest delay seen so far, per output; NaN means not seen yet."""
+    """By output, the smallest delay so far; NaN if no delay was seen yet."""
     return np.fmin(smallest_s, delay_s)
 
 
 def refresh_smallest(smallest_s: FloatArray) -> FloatArray:
-    """Forgets slowly: doubles the record so that a changed system can set a new one."""
+    """Doubles the smallest delays, so that a system that has changed can set new ones."""
     return smallest_s * 2.0
 
 

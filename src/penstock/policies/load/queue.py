@@ -1,8 +1,8 @@
-"""The virtual queue of CTRL (tu2006 4.5.1): tuples in minus tuples out.
+"""The virtual queue of CTRL (tu2006 4.5.1): rows in minus tuples out.
 
-The count is right where each row in makes one tuple out. With shared operators or joins a row leaves several
-times, the count runs below the real queue, and CTRL cannot see the overload of a complex network (pham2016
-3.3.1).
+The count is right if each row that enters makes one tuple that leaves. With shared operators or joins, one
+row makes several tuples. The count then falls below the real queue, and CTRL cannot see the overload of a
+complex network (pham2016 3.3.1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock.vocabulary.model import Observation
 
 
 def advance_inside(inside_rows: float, observation: Observation) -> float:
-    """Tuples inside the network by the count, in minus out. It is negative where rows leave several times."""
+    """Tuples inside the network by the count. The count is negative if rows leave as several tuples."""
     return inside_rows + observation.admitted_rows - observation.departed_rows
 
 

@@ -55,16 +55,16 @@ class SeamlessState:
 
 
 class SeamlessManager(Manager[SeamlessConfig, SeamlessState]):
-    """Steers the delay by the load that waits in the physical queues, whatever the network looks like.
+    """Steers the delay by the load in the physical queues, whatever the network looks like.
 
         estimated_s = queued_load_s / headroom                                     (eq. 4.1, 4.2)
         error_s     = delay_target_s - estimated_s          (eq. 4.3 prints the sign reversed: erratum 1)
         u_s         = headroom * [b0 error_s + b1 last_error_s] - a * last_u_s     (eq. 4.3, CPU seconds)
         allowed_s   = u_s + headroom * period_s             to be compared with offered_load * period_s
 
-    While shedding, the measured delay should converge to the target; where it converges to D' instead,
-    headroom <- headroom * target / D', every `adjustment_periods` shedding periods. The manager assumes
-    a fair scheduler: under a priority scheduler the queue of the low priority drains slower than estimated.
+    While rows are shed, the measured delay should converge to the target. If it converges to D' instead,
+    headroom <- headroom * target / D', every `adjustment_periods` shedding periods. The manager assumes a
+    fair scheduler: under a priority scheduler, a queue of low priority drains more slowly than estimated.
     """
 
     name = "seamless"

@@ -1,4 +1,4 @@
-"""What a result is worth: source information content, fairness over queries, quality of data."""
+"""How good results are: source information content, fairness over queries, quality of data."""
 
 from __future__ import annotations
 

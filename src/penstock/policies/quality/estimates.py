@@ -1,14 +1,14 @@
 """Estimates from sampled rows: value, standard error and interval of count, sum and avg.
 
-A kept row stands for `weight` = 1 / keep probability rows, so sums over kept rows with that weight are right
-on average whatever the plan (Horvitz and Thompson 1952). How far one of them may be off depends on what was
-drawn together. A plan draws in up to two stages, and the variance has a part for each:
+A kept row represents `weight` = 1 / keep probability rows. Sums over kept rows with that weight are therefore
+right on average under every plan (Horvitz and Thompson 1952). How far a sum may be off depends on which rows
+were drawn together. A plan draws in up to two stages, and the variance has a part for each stage:
 
     between = sum over units of (sum over its rows of contrast * weight * value)^2
     within  = sum over rows of weight * within * value^2,   within = 1 / row_keep - 1
 
-`contrast` belongs to a segment or a bucket (`contrasts`, `bucket_contrasts`), `within` to the grant. Both
-parts are plain sums over rows and over units, so SQL computes them; docs/estimates.md has the derivation.
+A segment or a bucket has a `contrast` (`contrasts`, `bucket_contrasts`), a grant has a `within`. Both parts
+are plain sums over rows and over units, so SQL can compute them; docs/estimates.md has the derivation.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Aggregate = Literal["count", "sum", "avg"]
 AGGREGATES: tuple[Aggregate, ...] = ("count", "sum", "avg")
 
 LEAST_UNITS = 30
-"""From fewer units no interval is given: the variance itself would rest on too little."""
+"""An estimate from fewer units has no interval, because its variance would be too uncertain itself."""
 LEAST_FREEDOM = 5.0
-"""Degrees of freedom that a variance must have. From 5 on `student_quantile` is right; see `_freedom`."""
+"""The least degrees of freedom of a variance. From 5 on, `student_quantile` is right; see `_freedom`."""
 
 _ROUNDING = 1e-13
-"""A difference below this part of its terms cannot be told from a rounding error of double precision."""
+"""A difference below this part of its terms may be no more than a rounding error of double precision."""
 
 WITHOUT_CHANCES: Mapping[str, str] = {
     "oldest": "which rows go depends on their age, not on chance",
@@ -42,12 +42,12 @@ WITHOUT_CHANCES: Mapping[str, str] = {
     "semantic": "which rows go depends on their values, and the others have no chance",
     "balance-sic": "batches are chosen by their SIC and the queries' SIC, not by chance",
 }
-"""Shedders that no estimate can be made from, and why. Their results have their SIC alone."""
+"""Shedders after which no estimate is possible, and why. Their results have SIC alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Sums of products of 1 and the value: a quadratic form, additive over what is summed."""
+    """Sums of products of 1 and the value: a quadratic form. Forms of different rows or units add up."""
 
     ones: float = 0.0
     cross: float = 0.0
@@ -57,27 +57,27 @@ class Products:
         return Products(self.ones + other.ones, self.cross + other.cross, self.squares + other.squares)
 
     def about(self, centre: float) -> float:
-        """The sum of squares of value - centre, never less than rounding leaves uncertain."""
+        """The sum of the squares of value - centre, and at least what rounding leaves uncertain."""
         terms = (self.squares, -2.0 * centre * self.cross, centre * centre * self.ones)
         return max(sum(terms), _ROUNDING * sum(abs(term) for term in terms))
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What SQL aggregates give of the kept rows of one group in one window; null values are left out.
+    """What SQL aggregates of the kept rows of one group in one window, without rows whose value is null.
 
     Attributes:
-        rows: Kept rows.
-        sampled: Of these, rows that a coin was tossed for by themselves: no unit, and a weight above 1.
-        units: Segments or buckets that some of the rows lie in, where those were drawn.
-        expected: Of the units' `expected`: what the sizes of segments alone let expect of the variance.
-        doubt: Of the units' `doubt`: the square of it over its degrees of freedom.
-        weight: Sum of weight.
-        weighted: Sum of weight * value.
-        within: Of weight * within times 1, value, value^2, over rows.
-        between: Of the units' sums of contrast * weight times 1 and value: products of the two.
-        lost: Rows of the same grants that had no chance: late or expired.
-        resampled: Rows that were sampled before, on the way through an internal stream.
+        rows: The number of kept rows.
+        sampled: How many of these rows had a coin of their own: they have no unit, and a weight above 1.
+        units: How many segments or buckets have some of these rows, if segments or buckets were drawn.
+        expected: The sum of the units' `expected`: the variance that the sizes of segments alone predict.
+        doubt: The sum of the units' `doubt`: the square of that variance over its degrees of freedom.
+        weight: The sum of weight.
+        weighted: The sum of weight * value.
+        within: The sums over rows of weight * within, times 1, value and value^2.
+        between: Products of the units' sums of contrast * weight and of contrast * weight * value.
+        lost: Rows of the same grants that had no chance to be kept: they were late or expired.
+        resampled: Rows that were sampled before, by the query that wrote a shared stream.
     """
 
     rows: int = 0
@@ -94,15 +94,15 @@ class Sums:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was shed: the rows weigh as much as they are.
+        """Whether nothing was shed: the weights of the rows add up to their number.
 
-        The variance does not tell. It is 0 as well where rows lie only in a segment or bucket that found no
-        partner, and where the units do not differ.
+        The variance does not show this. It is also 0 if the units do not differ, or if all rows are in a
+        segment or bucket that nothing is set against.
         """
         return self.rows > 0 and abs(self.weight - self.rows) <= _ROUNDING * self.rows
 
     def plus(self, other: Sums) -> Sums:
-        """Sums of both, which share no unit."""
+        """The sums of both sets of rows. The two sets must not share a unit."""
         return Sums(
             self.rows + other.rows,
             self.sampled + other.sampled,
@@ -120,7 +120,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimate; `reason` says why it has no interval, or what the interval rests on."""
+    """An estimate. `reason` says why it has no interval, or how many units the interval is based on."""
 
     value: float | None
     error: float | None
@@ -133,13 +133,9 @@ class Estimate:
 def estimate(sums: Sums, aggregate: Aggregate, confidence: float = 0.95) -> Estimate:
     """The estimate of an aggregate.
 
-    count is the sum of weights, sum that of weight * value, avg their ratio. A ratio's variance is, to first
-    order, that of the weighted sum of value - avg, over count squared (Taylor linearisation).
-
-    Args:
-        sums: Of the kept rows.
-        aggregate: Which.
-        confidence: Of the interval.
+    A count is the sum of weight, a sum is the sum of weight * value, and an avg is the ratio of the two. To
+    first order, the variance of the ratio is that of the weighted sum of value - avg, divided by the square
+    of the count (Taylor linearisation).
     """
     if aggregate not in AGGREGATES:
         raise InvalidInputError("an estimate is a count, a sum or an avg", repr(aggregate), "choose one")
@@ -156,15 +152,15 @@ def estimate(sums: Sums, aggregate: Aggregate, confidence: float = 0.95) -> Esti
     if freedom < LEAST_FREEDOM:
         reason = f"the error rests on {freedom:.0f} differences between units, fewer than {LEAST_FREEDOM:.0f}"
         return Estimate(value, None, None, None, units, reason)
-    # A variance of 0 is stated like any other: 30 units or more, none of which differ. A count under whole
-    # segments of one size is of that kind, and exact: what is proportional to a segment's rows has no error.
+    # A variance of 0 counts like any other: 30 units or more do not differ. A count over whole segments of
+    # one size is such a case, and it is exact: a sum that is proportional to a segment's rows has no error.
     error = math.sqrt(within + between)
     reach = student_quantile(0.5 + confidence / 2, freedom) * error
     return Estimate(value, error, value - reach, value + reach, units, f"{units:,} units")
 
 
 def _parts(sums: Sums, aggregate: Aggregate) -> tuple[float | None, float, float]:
-    """The value, and its variance within and between units."""
+    """The value, and the parts of its variance within and between units."""
     if aggregate == "count":
         return sums.weight, sums.within.ones, sums.between.ones
     if aggregate == "sum":
@@ -188,11 +184,11 @@ def _no_interval(sums: Sums, units: int, value: float | None) -> str:
 
 
 def _freedom(sums: Sums, within: float, between: float) -> float:
-    """Degrees of freedom of the variance (Satterthwaite 1946); no limit to those of none.
+    """Degrees of freedom of the variance (Satterthwaite 1946); infinite for a variance of 0.
 
-    Those of the part between units are known before anything is drawn: the sizes of all segments give them,
-    also of those that stay closed (`expected_variance`). To take them from the differences themselves would
-    be wrong: a sample that misses the one large segment looks even, and so would be trusted most.
+    The freedom of the part between units follows from the sizes of all segments, also of segments that were
+    not opened (`expected_variance`). It must not follow from the differences between the opened segments. A
+    sample that misses the one large segment looks even, and would be trusted most.
     """
     differences = sums.expected**2 / sums.doubt if sums.doubt > 0 else 1.0
     loss = within**2 / max(1, sums.rows - 1) + between**2 / differences
@@ -200,9 +196,10 @@ def _freedom(sums: Sums, within: float, between: float) -> float:
 
 
 def student_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t by the expansion about the normal one (Abramowitz and Stegun 26.7.5).
+    """Quantile of Student's t, expanded about that of the normal distribution (Abramowitz and Stegun 26.7.5).
 
-    Plain arithmetic, so that SQL can do it; right within 0.003 at 95 % from 5 degrees of freedom on.
+    The expansion is plain arithmetic, so SQL can compute it. Its error at 95 % is below 0.003 from 5 degrees
+    of freedom on.
     """
     z = NormalDist().inv_cdf(probability)
     first = (z**3 + z) / 4
@@ -214,7 +211,7 @@ def student_quantile(probability: float, freedom: float) -> float:
 # -- what travels with a row --------------------------------------------------------------------------------
 
 _BALANCED = 1.25
-"""Two sides of a contrast differ in size by at most this factor, where segments allow it."""
+"""The two sides of a contrast differ in size by at most this factor, if the sizes of segments allow it."""
 
 
 def contrasts(
@@ -222,22 +219,23 @@ def contrasts(
 ) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """Units and contrasts of the opened segments of a grant whose weights add up to its rows (`drawn`).
 
-    Given which part is opened, the weighted sum is a ratio estimate: right without error for whatever is
-    proportional to a segment's rows. Its variance is that of the residuals
+    Such a weighted sum is a ratio estimate: it has no error for a sum that is proportional to a segment's
+    rows. Its variance is that of the residuals
 
         (1 - opened_fraction) * sum over opened segments of (weight * (total - rows * rate))^2
 
-    and the rate is a sum over the whole grant. To need no such sum, segments are set against each other at
-    random: some with a plus and as many rows with a minus. What is proportional to rows cancels, and the
-    square of the difference is on average the sum of the residuals' squares: for any residuals where both
-    sides have as many rows, else for those that grow with a segment's rows, as where its rows are alike.
+    The rate is a sum over the whole grant. To avoid this sum, segments are set against each other at random:
+    some with a plus, and others, of about as many rows, with a minus. The part that is proportional to rows
+    cancels. The square of the difference is, on average, the sum of the squared residuals. If both sides have
+    equally many rows, this holds for all residuals. Otherwise it holds for residuals that grow with a
+    segment's rows, as they do where the rows of a segment are alike.
 
     Args:
-        sizes: Rows of each opened segment inside the grant, in random order.
-        opened_fraction: Part of the grant's rows that they hold.
+        sizes: By opened segment, its rows inside the grant. Segments are in random order.
+        opened_fraction: The part of the grant's rows that these segments have.
 
     Returns:
-        A unit number, from 0, and a contrast for each segment. A single segment is a unit by itself.
+        By segment, the number of its unit, from 0, and its contrast. A single segment is a unit by itself.
     """
     count = sizes.size
     unit = np.zeros(count, np.int64)
@@ -256,9 +254,9 @@ def contrasts(
 
 
 def _balanced_groups(sizes: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Segments, in order, on two sides of about equal size; the last group may be less equal.
+    """Groups of segments, in order, with two sides of about equal size; the last group may be less equal.
 
-    No segment is left out. It would be a large one in most cases, for which the others cannot make up.
+    No segment is left out: it would mostly be a large one, and the others cannot represent it.
     """
     groups: list[tuple[list[int], list[int]]] = []
     plus: list[int] = []
@@ -276,23 +274,24 @@ def _balanced_groups(sizes: list[int]) -> list[tuple[list[int], list[int]]]:
             plus, minus, up, down = [], [], 0, 0
     if minus:
         groups.append((plus, minus))
-    elif plus and groups:  # a single one: to the smaller side of the group before
+    elif plus and groups:  # a single segment is added to the smaller side of the group before
         sides = sorted(groups.pop(), key=lambda side: sum(sizes[j] for j in side))
         groups.append((sides[0] + plus, sides[1]))
     return groups
 
 
 def expected_variance(sizes: npt.NDArray[np.int64], chance: float, paired: bool) -> tuple[float, float]:
-    """The variance that the sizes of a grant's segments let expect, and its square over its freedom.
+    """The variance that the sizes of a grant's segments predict, and the square of it over its freedom.
 
-    If the rows of a segment are alike, a segment adds to the variance by the square of its rows. With
-    `chance` to be opened, all of them together expect (1 - chance) / chance * sum of rows^2, and an estimate
-    of it from the opened ones rests on about chance * (sum of rows^2)^2 / (sum of rows^4) of them: on all of
-    one size, on few where few are large (Satterthwaite). Two that are set against each other count as one.
+    If the rows of a segment are alike, the segment adds to the variance in proportion to the square of its
+    rows. The prediction is (1 - chance) / chance * sum of rows^2. An estimate of it from the opened segments
+    has about chance * (sum of rows^2)^2 / (sum of rows^4) degrees of freedom (Satterthwaite). That is the
+    number of opened segments if all have one size, and few if few segments are large. Two segments that are
+    set against each other count as one.
 
     Args:
-        sizes: Rows inside the grant of all its segments, opened or not.
-        chance: That a segment is opened.
+        sizes: By segment of the grant, opened or not, its rows inside the grant.
+        chance: The chance that a segment is opened.
         paired: Whether segments are set against each other.
     """
     if not 0.0 < chance < 1.0:
@@ -305,10 +304,10 @@ def expected_variance(sizes: npt.NDArray[np.int64], chance: float, paired: bool)
 def bucket_contrasts(kept: int, buckets: int) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """Units and contrasts of the kept buckets of a key, by their rank in the plan's random order.
 
-    Kept buckets are a simple random sample without replacement, the same in every grant but for those that
-    come and go as `kept` changes. Ranks 2i and 2i + 1 are set against each other: they are kept in the same
-    grants, so what is common to all buckets cancels without being known. Of an odd number the last has
-    contrast 0, and the others make up for it.
+    Kept buckets are a simple random sample without replacement. The sample is the same in every grant, except
+    for buckets that come and go as `kept` changes. The buckets with ranks 2i and 2i + 1 are set against each
+    other. They are kept in the same grants, so the part that all buckets have in common cancels. If the
+    number of buckets is odd, the last has contrast 0, and the contrasts of the others are larger.
     """
     ranks = np.arange(kept)
     contrast = np.where(ranks % 2 == 0, 1.0, -1.0) * math.sqrt(max(0.0, 1.0 - kept / buckets))
@@ -325,16 +324,17 @@ def bucket_contrasts(kept: int, buckets: int) -> tuple[npt.NDArray[np.int64], Fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledRows:
-    """Kept rows with what travels with them, column by column.
+    """Kept rows with the figures that travel with each row, as one array a figure.
 
     Attributes:
-        value: What is summed or averaged.
+        value: The value that is summed or averaged.
         weight: 1 / keep probability (`_weight`).
-        within: Of the row's grant (`_within`).
-        contrast: Of its segment or bucket (`_contrast`); 0 where those were not drawn.
-        unit: Segments or buckets that are set against each other (`_unit`); -1 where none were drawn.
-        expected: The unit's part of the grant's expected variance (`expected_variance`).
-        doubt: The unit's part of the square of that over its freedom.
+        within: The `within` of the row's grant (`_within`).
+        contrast: The contrast of the row's segment or bucket (`_contrast`); 0 if none were drawn.
+        unit: The number of the row's unit (`_unit`): segments or buckets that are set against each other. -1
+            if none were drawn.
+        expected: The unit's part of the grant's predicted variance (`expected_variance`).
+        doubt: The unit's part of the square of that variance over its freedom.
     """
 
     value: FloatArray
@@ -347,7 +347,7 @@ class SampledRows:
 
 
 def sums_by_group(rows: SampledRows, group: npt.NDArray[np.int64], groups: int) -> list[Sums]:
-    """The sums of each group, by two levels of aggregation as in SQL: by group and unit, then by group."""
+    """The sums of each group, aggregated twice as in SQL: by group and unit, and then by group."""
     units, unit = np.unique(rows.unit, return_inverse=True)
     pairs, at = np.unique(group * max(1, units.size) + unit, return_inverse=True)
     signed = rows.contrast * rows.weight
@@ -398,7 +398,7 @@ def _number(mask: npt.NDArray[np.bool_]) -> FloatArray:
 
 
 def _greatest(at: npt.NDArray[np.int64], terms: FloatArray, size: int) -> FloatArray:
-    """Of each unit: its rows have the same."""
+    """The term of each unit: all rows of a unit have the same term."""
     greatest = np.zeros(size)
     np.maximum.at(greatest, at, terms)
     return greatest

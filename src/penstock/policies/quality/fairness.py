@@ -1,4 +1,4 @@
-"""How evenly quality is spread over queries: Jain's index, and the spreads that fiscato2012 6.3 uses."""
+"""How evenly quality is spread over queries: Jain's index, and the measures of spread of fiscato2012 6.3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.vocabulary.model import FloatArray
 
 
 def jain_index(values: FloatArray) -> float:
-    """(sum x)^2 / (n * sum x^2): 1 when all are equal, 1 / n when one has everything; 1 when all are 0."""
+    """(sum x)^2 / (n * sum x^2): 1 if all values are equal, 1 / n if one has everything, 1 if all are 0."""
     checked = _checked(values)
     squares = float(checked @ checked)
     return float(checked.sum()) ** 2 / (checked.size * squares) if squares > 0 else 1.0
@@ -37,7 +37,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: FloatArray) -> Spread:
-        """Sums values up; percentiles lie on a line between neighbours."""
+        """The spread of some values. Percentiles between two values are interpolated."""
         checked = _checked(values)
         q05, q25, q75, q95 = (float(q) for q in np.percentile(checked, (5, 25, 75, 95)))
         return cls(float(checked.mean()), float(checked.std()), q75 - q25, q95 - q05, jain_index(checked))

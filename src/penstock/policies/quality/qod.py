@@ -6,10 +6,10 @@ from penstock.vocabulary.errors import InvalidInputError
 
 
 def qod_percent(with_shedding: float, without_shedding: float) -> float | None:
-    """Output tuples that shedding left, in percent; `None` where there would have been none anyway.
+    """How many percent of the output tuples shedding left; `None` if there is no output without shedding.
 
-    It means something for queries that lose output in proportion to their input: selections, projections,
-    joins. For aggregates pham2016 takes the shedding rate; SIC is the better word there.
+    The figure is meaningful for queries that lose output in proportion to their input: selections,
+    projections, joins. For aggregates pham2016 takes the shedding rate; SIC is the better measure there.
     """
     if not 0 <= with_shedding <= without_shedding:
         raise InvalidInputError(

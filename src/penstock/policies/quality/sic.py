@@ -1,8 +1,8 @@
-"""Source information content (SIC): what part of the source data a result stands on.
+"""Source information content (SIC): the part of the source data on which a result is based.
 
-kalyvianaki2016 sections 4 and 6; fiscato2012 chapter 3 calls it source coverage ratio. A source's tuples of
-one source time window (STW) share 1 / |S| of their query's SIC; operators pass on what they take in; what
-is lost on the way, for whatever cause, is missing from the results.
+See kalyvianaki2016 sections 4 and 6; fiscato2012 chapter 3 calls SIC source coverage ratio. The tuples of one
+source in one source time window (STW) share 1 / |S| of their query's SIC. Operators pass on the SIC that they
+take in. The SIC of tuples that are lost on the way, for whatever cause, is missing from the results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 STW_S = 10.0
-"""Both papers: an order of magnitude more than the end-to-end delay."""
+"""Of both papers: ten times as long as the end-to-end delay."""
 SLIDE_S = 0.25
 
 
@@ -29,8 +29,8 @@ class SlidingSums:
     """Sums over the last `stw_s` seconds of many series at once, in steps of `slide_s`.
 
     Attributes:
-        stw_s: Length of the window.
-        slide_s: Its slide; the window holds a whole number of them.
+        stw_s: The length of the window.
+        slide_s: The slide of the window. The window holds a whole number of slides.
     """
 
     def __init__(self, series: int, stw_s: float = STW_S, slide_s: float = SLIDE_S) -> None:
@@ -56,7 +56,7 @@ class SlidingSums:
         return int(self._ring.shape[1])
 
     def slide_of(self, now_s: float) -> int:
-        """The slide a moment lies in; a moment on an edge, rounding errors aside, opens a new one."""
+        """The number of the slide in which a moment lies; a moment on an edge opens a new slide."""
         return math.floor(now_s / self.slide_s + 1e-9)
 
     def add(self, now_s: float, index: IntArray, amount: FloatArray) -> None:
@@ -66,13 +66,13 @@ class SlidingSums:
         self._fresh = False
 
     def advance(self, now_s: float) -> None:
-        """Lets slides fall out of the window. Time never goes back: late amounts count now."""
+        """Lets slides fall out of the window. Time never goes back: amounts that come late count now."""
         slide = self.slide_of(now_s)
         passed = min(slide - self._slide, len(self._ring))
         if passed <= 0:
             return
-        gone = np.arange(slide - passed + 1, slide + 1) % len(self._ring)
-        self._ring[gone] = 0.0
+        reused = np.arange(slide - passed + 1, slide + 1) % len(self._ring)
+        self._ring[reused] = 0.0
         self._slide = slide
         self._fresh = False
 
@@ -80,7 +80,7 @@ class SlidingSums:
         """The sum of each series over the window that ends with the slide of `now_s`."""
         self.advance(now_s)
         if not self._fresh:
-            # summed anew, not kept up to date: a running difference of floats would drift
+            # the sum is computed anew, because running differences of floats would drift
             self._sums = self._ring.sum(axis=0)
             self._fresh = True
         return self._sums
@@ -97,15 +97,15 @@ class SlidingSums:
 class SourceTimeWindow:
     """How many tuples each source offers in a source time window, kept or not (|T_s| of eq. 1).
 
-    Counts are of *offered* tuples, by slide. A source that has been watched for less than a window is
-    scaled up from the time it was watched, else its first tuples would be worth too much.
+    Counts are of *offered* tuples, by slide. If a source has been watched for less than a window, its count
+    is scaled up to a whole window. Otherwise its first tuples would be worth too much.
 
-    A source that does not send stays among the |S| of its query: its share of the query's SIC is missing
-    (eq. 1 and 2: nothing of it is processed), and `silent` says that it is the one. Should it send, its
-    first tuple is worth its whole share, 1 / |S|.
+    A source that sends nothing stays among the |S| sources of its query. Its share of the query's SIC is
+    missing (eq. 1 and 2: none of its tuples is processed), and `silent` names the source. When the source
+    sends again, its first tuple is worth the whole share, 1 / |S|.
 
-    A rate that changes by a large factor inside a window: tuples keep the SIC that they were given, by the
-    counts up to then, so those of one window no longer sum up to 1 / |S|. `query_sic` corrects for that.
+    If a rate changes by a large factor inside a window, tuples keep the SIC that the counts up to then gave
+    them. The SIC of the tuples of one window no longer adds up to 1 / |S|. `query_sic` corrects that.
     """
 
     def __init__(self, sources: int, stw_s: float = STW_S, slide_s: float = SLIDE_S) -> None:
@@ -119,7 +119,7 @@ class SourceTimeWindow:
         self._first_slide[source] = np.minimum(self._first_slide[source], slide)
 
     def window_rows(self, now_s: float) -> FloatArray:
-        """|T_s| of each source, the tuples that it offers in a window; at least one."""
+        """|T_s| of each source: how many tuples the source offers in a window, at least one."""
         counts = self._counts
         rows = counts.sums(now_s)
         watched_s = (counts.slide_of(now_s) + 1 - self._first_slide).astype(np.float64) * counts.slide_s
@@ -144,9 +144,10 @@ def query_sic(result_sic: FloatArray, offered_sic: FloatArray, heard_fraction: F
 
     Args:
         result_sic: Sum of the SIC of the results of the window (eq. 4).
-        offered_sic: Sum of the SIC that was given to all tuples its sources offered in the window. At steady
-            rates it is `heard_fraction`, and the query's SIC is eq. 4 itself; where rates change inside the
-            window it is not, and the quotient is what takes the place of a T_s that nobody knew.
+        offered_sic: Sum of the SIC that was given to all tuples that the query's sources offered in the
+            window. At steady rates this sum equals `heard_fraction`, and the query's SIC is eq. 4 itself. If
+            rates change inside the window, T_s was not known when SIC was given out; the quotient corrects
+            that.
         heard_fraction: The part of the query's sources that are not silent.
     """
     offered = np.where(offered_sic > 0, offered_sic, 1.0)
@@ -155,7 +156,7 @@ def query_sic(result_sic: FloatArray, offered_sic: FloatArray, heard_fraction: F
 
 @dataclass(frozen=True, slots=True)
 class BatchSic:
-    """The header of a batch: how many tuples it has, and their SIC together. Empty batches carry SIC too."""
+    """The header of a batch: how many tuples it has, and their SIC together. Empty batches have SIC, too."""
 
     rows: int
     sic: float
@@ -170,28 +171,28 @@ class BatchSic:
 
     @property
     def tuple_sic(self) -> float | None:
-        """SIC of one of its tuples; `None` for an empty batch, whose SIC belongs to no tuple."""
+        """The SIC of each tuple of the batch; `None` for an empty batch, whose SIC belongs to no tuple."""
         return self.sic / self.rows if self.rows else None
 
 
 def derive(inputs: Iterable[BatchSic], output_rows: int) -> BatchSic:
-    """What an operator puts out for the batches it took in at once (eq. 3): out = sum(in) / |out| a tuple.
+    """The batch that an operator puts out for its input batches (eq. 3): each tuple has sum(in) / |out|.
 
-    An operator that puts out nothing passes an empty batch with the SIC of its input: a filter that found
-    nothing has lost nothing.
+    An operator that puts out no tuple passes on an empty batch with the SIC of its input: a filter that found
+    no tuple has lost no information.
     """
     return BatchSic(output_rows, sum(batch.sic for batch in inputs))
 
 
 def duplicate(batch: BatchSic, branches: int) -> list[BatchSic]:
-    """The same tuples to several downstream operators: each branch carries its part of the SIC."""
+    """Sends the same tuples to several downstream operators: each branch has an equal part of the SIC."""
     if branches < 1:
         raise InvalidInputError("a batch goes to one branch at the least", branches, "count the branches")
     return [BatchSic(batch.rows, batch.sic / branches)] * branches
 
 
 def partition(batch: BatchSic, rows: Sequence[int]) -> list[BatchSic]:
-    """Different tuples to several downstream operators: every tuple keeps its SIC."""
+    """Divides tuples among several downstream operators: every tuple keeps its SIC."""
     if sum(rows) != batch.rows or batch.rows == 0:
         raise InvalidInputError(
             "a partition has every tuple of a batch once",
@@ -204,13 +205,14 @@ def partition(batch: BatchSic, rows: Sequence[int]) -> list[BatchSic]:
 def share_among_windows(
     time_s: FloatArray, sic: FloatArray, range_s: float, slide_s: float
 ) -> tuple[IntArray, FloatArray]:
-    """Divides each tuple's SIC among the sliding windows that it falls in (kalyvianaki2016 section 6).
+    """Divides each tuple's SIC among the sliding windows in which the tuple lies (kalyvianaki2016 section 6).
 
-    Window k covers [k * slide_s - range_s, k * slide_s). A tuple that falls between windows (a slide longer
-    than the range) is used up by the next one to close, as by an operator that puts nothing out for it.
+    Window k covers [k * slide_s - range_s, k * slide_s). If the slide is longer than the range, a tuple may
+    lie between windows. The SIC of such a tuple goes to the next window that closes.
 
     Returns:
-        The numbers of the windows in order, and the SIC that each takes in; both together conserve the sum.
+        The numbers of the windows in order, and the SIC that each window takes in. The sum of the SIC of all
+        windows is the sum of the SIC of all tuples.
     """
     require_positive("the window's range", range_s, "in seconds")
     require_positive("the window's slide", slide_s, "the range itself for tumbling windows")

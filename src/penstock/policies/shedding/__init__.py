@@ -1,4 +1,4 @@
-"""Shedders: which of the waiting batches are kept. One file each; how much comes from the load manager."""
+"""Shedders: which waiting batches are kept. The load manager says how many. One file each."""
 
 from __future__ import annotations
 

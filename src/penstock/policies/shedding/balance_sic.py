@@ -20,7 +20,7 @@ from penstock.policies.shedding.base import (
 from penstock.vocabulary.model import FloatArray
 
 _STEPS = 1e12
-"""SIC values are compared in whole parts of this: 3 x 1/30 and 2 x 1/20 are a tie."""
+"""SIC values are rounded to multiples of 1 / this before they are compared: 3 x 1/30 equals 2 x 1/20."""
 _INDEX_BITS = 20
 _KEYS = np.uint64((1 << 64 - _INDEX_BITS) - 1)
 
@@ -30,8 +30,8 @@ class BalanceSicConfig:
     """Settings of BALANCE-SIC.
 
     Attributes:
-        projection: Begin with each query's reported SIC less that of its waiting batches (section 6), or,
-            without it, with the reported SIC itself.
+        projection: Whether each query begins with its reported SIC less the SIC of its waiting batches
+            (section 6), or with the reported SIC itself.
     """
 
     projection: bool = True
@@ -44,9 +44,9 @@ class BalanceSicShedder(BatchShedder):
     """Assumes that all waiting batches are dropped, then keeps batches where they are missed most.
 
     The shedder starts from the projected SIC of each query. It takes the query with the lowest SIC (among
-    equal queries one at random), keeps the query's batch with the highest SIC a row, raises the query's SIC
-    by that of the batch, and so on until the capacity is used. Once a query's next batch does not fit, the
-    shedder keeps no more of this query and goes on with the others.
+    equal queries one at random), and keeps the query's batch with the highest SIC a row. It adds the SIC of
+    the batch to that of the query, and takes the next query, until the capacity is used. Once a query's next
+    batch does not fit, the shedder keeps no more batches of this query and goes on with the others.
 
     This is algorithm 1 with erratum 4: batches of q' are kept until it passes q'', the lowest query whose SIC
     differs. It needs no priority queue. A query's batches come in falling order of their SIC a row, and its
@@ -77,7 +77,7 @@ class BalanceSicShedder(BatchShedder):
         batches, queries = observation.batches, observation.queries
         by_rank = self.coins(observation).permutation(queries)
         rank = np.empty(queries, np.uint16 if queries <= 1 << 16 else np.int64)
-        rank[by_rank] = np.arange(queries)  # of queries with equal SIC the lower rank is first
+        rank[by_rank] = np.arange(queries)  # of queries with equal SIC, the query of lower rank is first
         row_sic = batches.sic / np.maximum(batches.rows, 1e-9)
         # the bits of floats that are not negative sort as the floats do; the upper 44 tell ten digits
         falling = _order_of(_KEYS - (row_sic.view(np.uint64) >> np.uint64(_INDEX_BITS)))
@@ -128,7 +128,7 @@ def _fill_up(keep: BoolArray, rest: IntArray, query: IntArray, load: FloatArray,
     """Keeps batches that still fit after the first that did not; a query stops at its first such batch."""
     if rest.size == 0 or left < float(load[rest].min()):
         return
-    # what does not fit now never will: it closes its query, and only batches before it can be kept
+    # A batch that does not fit now never will. It closes its query: only earlier batches can be kept.
     large = np.flatnonzero(load[rest] > left)
     closed_at = np.full(int(query.max()) + 1, rest.size)
     closed_at[query[rest[large[::-1]]]] = large[::-1]

@@ -1,9 +1,9 @@
-"""The seam between shedders and plants: headers of what waits, what may be kept, and which of it is.
+"""The seam between shedders and plants: headers of waiting batches, how much may be kept, which are kept.
 
-A shedder decides for a whole class at once, each control period, over the waiting batches of all its queries.
-A batch is whatever a plant can drop as one: a segment of the log, a batch in a node's input buffer, or one
-key bucket of either. A shedder looks at headers only, an array a field; a dropped batch is never decoded. The
-load manager says how much may be kept.
+In each control period, a shedder decides for a whole class at once about the waiting batches of all queries.
+A batch is the smallest part that a plant can drop: a segment of the log, a batch in a node's input buffer, or
+one key bucket of either. A shedder sees headers only, as one array a field; a dropped batch is never decoded.
+The load manager says how much may be kept.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import FloatArray
 
 Unit = Literal["row", "segment", "key"]
-"""What is kept or dropped as one, as in a grant's plan."""
+"""The smallest part that is kept or dropped, as in a grant's plan."""
 
 _ROUNDING = 1.0 + 1e-12
-"""A batch fits also where only the rounding of a sum says that it does not."""
+"""A batch also fits if it exceeds the capacity only by the rounding of a sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,11 +75,11 @@ class ShedObservation:
     Attributes:
         id: Number of the decision; with the shedder's seed it fixes every coin.
         now_s: The moment.
-        batches: What waits.
-        reported_sic: Each query's SIC as its coordinator last reported it; NaN where nothing is known yet.
-        admitted_sic: SIC of each query that was admitted here and cannot be in that report yet.
-        capacity: How much may be kept until the next decision: rows, or CPU seconds where costs are given.
-        cost_per_row_s: CPU seconds a row of each query costs; `None`: all rows cost the same.
+        batches: The waiting batches.
+        reported_sic: By query, the SIC that its coordinator last reported; NaN if nothing is known yet.
+        admitted_sic: By query, the SIC that was admitted here and cannot be in that report yet.
+        capacity: How much may be kept until the next decision: rows, or CPU seconds if costs are given.
+        cost_per_row_s: By query, the CPU seconds that a row costs; `None` if all rows cost the same.
     """
 
     id: int
@@ -127,12 +127,12 @@ class ShedDecision:
         observation_id: The number of the observation that the decision answers.
         keep: Which batches are kept, wholly or in part.
         keep_fraction: Part of each batch's rows that is kept, where a shedder samples inside batches.
-        unit: What is kept or dropped as one.
+        unit: The smallest part that is kept or dropped.
         reason: Why the shedder decided so.
         expected_sic: By query, the SIC that should follow from the decision.
         kept_load: How much is kept, in the unit of the capacity.
-        keep_probability: Chance with which each row was kept, where it is known and the same for all: an
-            estimate with an interval needs it.
+        keep_probability: The chance with which each row was kept, if it is known and the same for all rows:
+            an estimate with an interval needs it.
         seed: The seed of the coins that the plant tosses inside batches.
     """
 
@@ -181,12 +181,12 @@ class BatchShedder:
 
 
 def projected_sic(observation: ShedObservation, less_buffer: bool = True) -> FloatArray:
-    """Each query's SIC if nothing of what waits were kept (kalyvianaki2016 section 6).
+    """By query, its SIC if no waiting batch were kept (kalyvianaki2016 section 6).
 
         projected = reported_sic - SIC of its waiting batches + admitted_sic
 
-    A query that no coordinator has reported on yet begins at the SIC that was admitted: there is no report to
-    subtract from.
+    A query on which no coordinator has reported yet begins at `admitted_sic`, because there is no report from
+    which the waiting batches could be subtracted.
     """
     known = ~np.isnan(observation.reported_sic)
     reported = np.where(known, observation.reported_sic, 0.0)
@@ -226,7 +226,7 @@ def fitting(order: IntArray, load: FloatArray, capacity: float) -> int:
     if order.size == 0 or capacity <= 0:
         return 0
     upto = np.cumsum(load[order])
-    first = int(np.searchsorted(upto, 0.0, side="right")) + 1  # after those that cost nothing
+    first = int(np.searchsorted(upto, 0.0, side="right")) + 1  # after the batches that cost nothing
     return max(first, int(np.searchsorted(upto, capacity * _ROUNDING, side="right")))
 
 
@@ -238,7 +238,7 @@ def keep_in_order(order: IntArray, load: FloatArray, capacity: float) -> BoolArr
 
 
 def describe(observation: ShedObservation, keep: BoolArray, load: FloatArray, how: str) -> str:
-    """Returns the reason that shedders give which drop whole batches."""
+    """The reason of a decision, for shedders that drop whole batches."""
     return (
         f"{float(load.sum()):.4g} waits for {observation.capacity:.4g}: "
         f"{int(keep.sum())} of {keep.size} batches kept, {how}"

@@ -34,9 +34,9 @@ class CohortConfig:
 class CohortShedder(BatchShedder):
     """Keeps the same part of the keys for all queries of the class: keep = capacity / load in whole buckets.
 
-    The plant keeps the first buckets in an order that the seed fixes (a grant's plan by key). The seed stays,
-    so a smaller cohort is part of a larger one, and both sides of a join keep the same keys. What a key is
-    worth plays no part. Expected SIC and load are those of keys of equal weight.
+    The plant keeps the first buckets in an order that the seed fixes (a grant's plan by key). The seed stays
+    the same, so a smaller cohort is part of a larger cohort, and both sides of a join keep the same keys. The
+    worth of a key plays no part. Expected SIC and load are computed as if all keys had equally many rows.
     """
 
     name = "cohort"

@@ -1,4 +1,4 @@
-"""How much may be kept: fiscato2012's cost model of a tuple (eq. 5.2 and 5.3)."""
+"""How many tuples may be kept: the cost model of a tuple of fiscato2012 (eq. 5.2 and 5.3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TupleCostConfig:
     """Settings of the cost model.
 
     Attributes:
-        memory: Intervals that the moving average looks back over.
+        memory: How many intervals the moving average takes in.
     """
 
     memory: int = 10
@@ -34,8 +34,8 @@ class TupleCost:
         cost_per_row_s = measured_s / rows          (eq. 5.2: the measured interval, not the nominal one)
         keep_rows      = interval_s / cost_per_row_s   (eq. 5.3)
 
-    averaged over the last `memory` intervals. `measured_s` must be the time in which there was work to
-    do: otherwise an idle node would take its idle time for cost, and shed for ever after.
+    Both are averaged over the last `memory` intervals. `measured_s` must be the time in which the node had
+    work. Otherwise an idle node would count its idle time as cost, and would shed for ever after.
     """
 
     def __init__(self, config: TupleCostConfig | None = None) -> None:
@@ -44,7 +44,7 @@ class TupleCost:
         self._busy_s: deque[float] = deque(maxlen=self.config.memory)
 
     def measure(self, rows: float, measured_s: float) -> None:
-        """Takes in an interval; an idle one says nothing."""
+        """Takes in an interval; an idle interval is ignored."""
         if rows < 0 or measured_s < 0:
             raise InvalidInputError(
                 "rows and time are 0 or more", f"{rows} rows in {measured_s} s", "of the last interval"

@@ -1,4 +1,4 @@
-"""Oldest first: what has waited longest is shed, so that what is kept is fresh."""
+"""Oldest first: batches that have waited longest are shed, so that the kept rows are fresh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OldestConfig:
 class OldestShedder(BatchShedder):
     """Keeps the newest batches, by the arrival of their last row, until the next older one does not fit.
 
-    The choice depends on time, so no row has a known chance of being kept, and results are made from the rows
+    The choice depends on time, so no row has a known chance of being kept. Results are computed from the rows
     at the end of each period.
     """
 

@@ -26,8 +26,8 @@ class RandomConfig:
 class RandomShedder(BatchShedder):
     """Every batch has the same chance of being kept, whichever query it belongs to.
 
-    Batches are taken in a random order until the next one does not fit: a cluster sample of the buffer. Every
-    query keeps the same part of its rows on average, whatever they are worth.
+    Batches are taken in a random order until the next batch does not fit: a cluster sample of the buffer. On
+    average every query keeps the same part of its rows, whatever the rows are worth.
     """
 
     name = "random"

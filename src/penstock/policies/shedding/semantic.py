@@ -1,4 +1,4 @@
-"""Semantic: shed what is worth least in the user's own terms (pham2016 6.3; fiscato2012 2.4)."""
+"""Semantic: rows that are worth least in the user's own terms are shed (pham2016 6.3; fiscato2012 2.4)."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class SemanticConfig:
 
 
 class SemanticShedder(BatchShedder):
-    """Keeps batches in falling order of utility, equals in random order, until the next does not fit.
+    """Keeps batches in falling order of utility until the next does not fit; equal batches in random order.
 
-    By range, a batch inside the range has utility 0 and a batch outside has 1. Batches inside are shed first,
-    and batches outside only if that is not enough. A plant that cuts inside segments shows each key bucket
-    of a segment as a batch.
+    By range, a batch inside the range has utility 0, and a batch outside the range has utility 1. Batches
+    inside are shed first, and batches outside only if that is not enough. A plant that can drop a part of a
+    segment shows each key bucket of a segment as a batch.
     """
 
     name = "semantic"
@@ -86,7 +86,7 @@ class SemanticShedder(BatchShedder):
         order = tie[np.argsort(-utility[tie], kind="stable")]
         keep = keep_in_order(order, load, observation.capacity)
         least = float(utility[keep].min()) if keep.any() else 0.0
-        how = f"utility {least:.4g} or more" if least > _NONE else "also such without a utility"
+        how = f"utility {least:.4g} or more" if least > _NONE else "also batches without a utility"
         return decision(observation, keep, load, describe(observation, keep, load, how))
 
     def _utility(self, observation: ShedObservation) -> FloatArray:

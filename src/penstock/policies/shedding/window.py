@@ -31,9 +31,9 @@ class WindowConfig:
 class WindowShedder(BatchShedder):
     """Keeps or drops whole windows: there are fewer answers, and an aggregate over a kept window is exact.
 
-    Windows are kept in an order that a hash of (seed, query, window) fixes, while all their waiting batches
-    fit. The hash does not change, so a window whose batches wait in two periods is, load permitting, kept in
-    both or dropped in both.
+    Windows are taken in an order that a hash of (seed, query, window) fixes, until the waiting batches of the
+    next window do not fit. The hash does not change. If batches of a window wait in two periods, the window
+    is therefore, load permitting, kept in both periods or dropped in both.
     """
 
     name = "window"
@@ -58,7 +58,7 @@ class WindowShedder(BatchShedder):
 
 
 def _hashed(numbers: IntArray, seed: int) -> np.ndarray:
-    """The finaliser of splitmix64, salted."""
+    """Hashes numbers with a salted finaliser of splitmix64."""
     with np.errstate(over="ignore"):
         salt = np.uint64((seed * 0xD1B54A32D192ED03) & MASK)
         return mixed((numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP) + salt)

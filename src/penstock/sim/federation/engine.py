@@ -221,9 +221,9 @@ class Federation:
         if failed.any():
             hit = failed[self.layout.node]
             self._held_sic[hit] = 0.0
-            gone = hit[self._buffer.fragment]
-            self._count(self.lost, self._buffer.where(gone))
-            self._buffer = self._buffer.where(~gone)
+            lost = hit[self._buffer.fragment]
+            self._count(self.lost, self._buffer.where(lost))
+            self._buffer = self._buffer.where(~lost)
             self._coordinators.forget(failed)
             for node in np.flatnonzero(failed).tolist():
                 self._costs[node] = TupleCost()
@@ -283,14 +283,14 @@ class Federation:
         fragment = layout.source_fragment[sent.source]
         self._coordinators.offered(now_s - _JUST, layout.query[fragment], sic)
         there = self._on_way.arrival_s <= now_s
-        came = _Batches.joined(
+        arrived = _Batches.joined(
             [_Batches.of(fragment, sent.rows, sic, sent.sent_s), self._on_way.where(there)]
         )
         self._on_way = self._on_way.where(~there)
-        self._count(self.offered, came)
-        gone = self._down[layout.node[came.fragment]]
-        self._count(self.lost, came.where(gone))
-        self._buffer = _sorted(_Batches.joined([self._buffer, came.where(~gone)]), layout)
+        self._count(self.offered, arrived)
+        lost = self._down[layout.node[arrived.fragment]]
+        self._count(self.lost, arrived.where(lost))
+        self._buffer = _sorted(_Batches.joined([self._buffer, arrived.where(~lost)]), layout)
         done = self._results.arrival_s <= now_s
         shown = self._results.where(
             done & self._outages.reach_coordinators(now_s)[layout.node[self._results.fragment]]

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Books, Offset, limited
 from penstock.grants.plans import KEEP_ALL
-from penstock.grants.selection import Selection, evened, grant_books, select
+from penstock.grants.selection import Selection, fitted_plan, grant_books, select
 from penstock.grants.sic import row_sic
 from penstock.host.client import ControlSilentError
 from penstock.sim.microbatch.line import Line, Pause, Waits
@@ -164,7 +164,9 @@ class GovernedSource:
     def _propose(self, start: Offset, answer: Grant, alone: bool) -> Offset:
         draft = start.advanced(answer.end, answer.late, answer.plan, Books(), alone)
         sic = row_sic(self.log, draft.end, self._stw_us, answer.sources)
-        draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks_at(self.log, draft.end))
+        draft = replace(
+            draft, plan=fitted_plan(self.log, draft), sic=sic, marks=marks_at(self.log, draft.end)
+        )
         selections = select(self.log, draft)
         books = grant_books(self.log, draft, selections)
         poison = self._attempts.poison.get(start.grant, 0)

@@ -31,8 +31,8 @@ BESIDE_S = 1.0
 class ControlLink:
     """Asks the control plane for grants; after `fail_open_after_s` of silence, makes grants itself.
 
-    Such a grant has as many rows as the last grant of the control plane, keeps all of them, and marks the
-    offset `ungoverned`. The link asks the control plane again before each one.
+    Such a grant has as many rows as the last governed batch admitted, keeps all of them, and marks the offset
+    `ungoverned`. The link asks the control plane again before each one.
     """
 
     def __init__(

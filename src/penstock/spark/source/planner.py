@@ -15,7 +15,7 @@ from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset, Positions, limited
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.sampling_units import drawn_by
-from penstock.grants.selection import Selection, evened, grant_books, select, split_among_tasks
+from penstock.grants.selection import Selection, fitted_plan, grant_books, select, split_among_tasks
 from penstock.grants.sic import row_sic
 from penstock.lanes.progress import LaneStore
 from penstock.spark.source.link import Beside, ControlLink
@@ -132,7 +132,7 @@ class Planner:
         draft = start.advanced(given.end, given.late, given.plan, Books(), given.ungoverned)
         sic = row_sic(self.log, draft.end, round(self.options.stw_s * 1e6), given.sources)
         marks = marks_at(self.log, draft.end)
-        draft = replace(draft, plan=evened(self.log, draft), sic=sic, marks=marks)
+        draft = replace(draft, plan=fitted_plan(self.log, draft), sic=sic, marks=marks)
         selections = select(self.log, draft)
         books = grant_books(self.log, draft, selections)
         journal = self._journal_of(start)

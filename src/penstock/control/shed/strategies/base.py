@@ -75,7 +75,7 @@ class ShedStrategy(Protocol):
 
     @property
     def may_exceed_turn(self) -> bool:
-        """Whether a query's batch may be longer than its turn, because other queries keep fewer rows."""
+        """Whether a query's batch may be longer than its turn. Other queries then keep fewer rows."""
         ...
 
     def offer(self, granted: GrantedRows, view: CapacityView) -> Offer | None:

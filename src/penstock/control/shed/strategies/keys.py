@@ -49,7 +49,7 @@ class KeyOffer:
 
     def carry_out(self, decision: ShedDecision) -> KeptRows:
         """Keeps a part of the keys; the keys stay the same as long as the seed of the decision does."""
-        if decision.unit != "key":  # all segments fit, and the shedder had nothing to choose
+        if decision.unit != "key":  # all segments fit: the shedder has not chosen keys
             return self.segments.carry_out(decision)
         granted, fraction = self.segments.granted, decision.keep_probability or 0.0
         plans = {
@@ -64,5 +64,5 @@ class KeyOffer:
 
 
 def kept_buckets(fraction: float, buckets: int) -> int:
-    """How many buckets of keys are kept: at least one, or no key would ever have a result."""
+    """How many buckets of keys are kept: at least one, because otherwise no key would ever have a result."""
     return max(1, round(fraction * buckets)) if fraction > 0 else 0

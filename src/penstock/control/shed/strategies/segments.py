@@ -54,8 +54,8 @@ class SegmentOffer:
     Attributes:
         granted: The waiting rows of the query.
         batches: The query's segments, by arrival.
-        order: The index of each of these among the query's segments.
-        count: How many of the first segments the shedder may choose among; the others are shed.
+        order: By segment in this order, its index among the query's segments.
+        count: The shedder chooses among so many segments, the first in this order; the others are shed.
         others: The batches of the other queries.
     """
 
@@ -80,8 +80,8 @@ class SegmentOffer:
         if kept_rows == int(rows.sum()):
             return KeptRows(dict.fromkeys(shed, KEEP_ALL), kept_rows, shed, decision)
         fraction = 0.0
-        # The decision's chance is that of the batches which the shedder was shown: it is known for all rows
-        # only if no segment was shed beforehand.
+        # The decision's chance is that of the batches which the shedder saw. It holds for all rows only if no
+        # segment was shed before the shedder was asked.
         if decision.keep_probability is not None and self.count >= self.order.size:
             fraction = float(np.concatenate([keep, decision.keep[own.size :]]).mean())
         kept_indexes = np.flatnonzero(keep)
@@ -98,8 +98,9 @@ class SegmentOffer:
 def known_chance(segments: Sequence[Inside], keep: BoolArray, reader: str, fraction: float) -> int:
     """The chance with which a shedder that draws segments kept the rows of a reader, in parts of `SCALE`.
 
-    The shedder draws from the segments of the whole class. Where it may well have drawn no segment of a
-    reader, the chance of the reader's rows is not known: in grants without one, nothing stood for its rows.
+    The shedder draws from the segments of the whole class. If it may well have drawn no segment of a reader,
+    the chance counts as not known: in a grant without such a segment, no kept row represents the reader's
+    rows.
 
     Args:
         segments: By partition, the segments of all readers of the query.

@@ -1,4 +1,4 @@
-"""Levels of utility: rows of about the same worth are one batch for the shedder."""
+"""Levels of utility: to the shedder, the rows of a segment that are worth about the same are one batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.grants.plans.values import Values
 from penstock.policies.quality.sic import IntArray
 
 LEVELS = 32
-"""The most levels of utility that there are: the shedder sees one batch for each level of a segment."""
+"""The largest number of levels of utility. The shedder sees one batch for each level of a segment."""
 SAMPLE_ROWS = 4096
-"""The most rows of a query's last grant whose worth is remembered: its next rows are taken to be alike."""
+"""Of so many rows of a query's last grant the worth is remembered; its next rows are taken to be alike."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,9 +68,9 @@ def count_by_level(values: Sequence[Values | IntArray], starts: Values | IntArra
 
 
 def level_starts(*values: Values) -> Values:
-    """Returns where levels start. Each value has its own level while there are at most `LEVELS` values.
+    """Returns where levels start. If there are at most `LEVELS` values, each value has its own level.
 
-    Where there are more, about as many rows lie on each level.
+    If there are more values, each level has about equally many rows.
     """
     ordered = np.sort(np.concatenate(values))
     new = np.concatenate([[True], ordered[1:] > ordered[:-1]]) if ordered.size else np.empty(0, np.bool_)

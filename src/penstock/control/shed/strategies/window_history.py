@@ -1,7 +1,7 @@
-"""Windows that earlier grants decided about: which are continued, which are broken, which are undecided.
+"""Which windows are continued, which are broken, and which are undecided, by the plans of earlier grants.
 
-What a grant decided about windows is in its offset. The next grant continues from there, also in a control
-plane that was started anew.
+The plan in a grant's offset says what the grant decided about windows. The next grant continues from there,
+also in a control plane that was started anew.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class WindowHistory:
     Attributes:
         kept: Numbers of windows that have begun and were kept.
         decided: The highest number that a grant decided about; `None` where no grant decided about windows.
-        whole_upto: All rows of windows up to this number were kept, because nothing was shed; `None`: of no
-            window.
+        whole_upto: All rows of windows up to this number were kept, because nothing was shed; `None` if no
+            window is known to be whole.
     """
 
     kept: frozenset[int] = frozenset()
@@ -58,9 +58,9 @@ class WaitingWindows:
 
     Attributes:
         number: The number of each window, in rising order.
-        continued: The window has begun in an earlier grant and was kept: its other rows are kept too.
-        broken: Rows of the window were shed before, or are late. Its other rows are shed too, because an
-            answer from them would be wrong.
+        continued: Whether the window was kept by an earlier grant: the rest of its rows is kept, too.
+        broken: Whether rows of the window were shed before, or are late. The rest of its rows is shed, too,
+            because an answer from the rest would be wrong.
     """
 
     number: IntArray
@@ -75,7 +75,7 @@ class WaitingWindows:
 
 
 def waiting_windows(waiting: IntArray, late: IntArray, history: WindowHistory) -> WaitingWindows:
-    """Finds out what is settled already about the windows of waiting rows.
+    """Finds out what earlier grants and late rows have decided about the windows of waiting rows.
 
     Args:
         waiting: By waiting row, the number of its window.
@@ -95,8 +95,8 @@ def waiting_windows(waiting: IntArray, late: IntArray, history: WindowHistory) -
 def windows_of_plan(windows: WaitingWindows, kept: BoolArray, history: WindowHistory) -> tuple[int, ...]:
     """Numbers of windows that a plan names as kept.
 
-    These are the waiting windows that are kept, and recent windows that an earlier grant kept: rows of these
-    may still come, out of order.
+    These are the kept windows of waiting rows, and recent windows that an earlier grant kept. Rows of such
+    recent windows may still come, out of order.
 
     Args:
         windows: The waiting windows.
@@ -121,7 +121,7 @@ def highest_decided(number: IntArray, history: WindowHistory) -> int:
 
 
 def is_past(history: WindowHistory, waiting: IntArray) -> bool:
-    """Whether no row waits of a window that an earlier grant decided about. The history is then not needed.
+    """Whether no waiting row is in a window that an earlier grant decided about: the history has served.
 
     Args:
         history: What earlier grants decided.

@@ -1,4 +1,4 @@
-"""Windows are kept or shed whole: times of rows are read, the shedder sees windows that have not begun."""
+"""Windows are kept or shed whole: times of rows are read, and the shedder sees undecided windows."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SHEDDERS_WINDOWS = 1 << 40
 class WindowStrategy:
     """Shows the windows of the query that is being granted, for the query's own part of the capacity.
 
-    Windows that an earlier grant began to keep come first. The shedder chooses among windows about which
-    nothing was decided yet, for what is left.
+    Windows that an earlier grant began to keep come first. For the capacity that is left, the shedder chooses
+    among windows about which no grant has decided yet.
 
     Args:
         settings: How long windows are, and over which column.
@@ -98,7 +98,7 @@ class WindowOffer:
         counts: How many rows of each segment are in each window.
         batches: The rows of a segment that are in one window, as one batch.
         values: By segment, the numbers of the windows of its rows.
-        capacity_s: What the windows that are continued leave of the query's part of the capacity.
+        capacity_s: The query's part of the capacity, less the load of the windows that are continued.
     """
 
     granted: GrantedRows
@@ -132,7 +132,7 @@ class WindowOffer:
         if kept_rows.all() and is_past(self.history, numbers):
             plans = dict.fromkeys(self.columns, KEEP_ALL)
             return KeptRows(plans, int(positions.sum()), dict.fromkeys(self.columns, 0), decision)
-        # a segment without a row that is kept is not opened: all its positions are shed
+        # a segment without a kept row is not opened: all its positions are shed
         opened = by_segment(self.values, kept_rows) > 0
         shed = np.where(opened, by_segment(self.values, ~kept_rows), positions)
         rows = int(positions.sum()) - int(shed.sum())
@@ -155,7 +155,7 @@ class WindowOffer:
 
 
 def _capacity_s(view: CapacityView) -> float:
-    """The first query's part of the capacity, in proportion to the loads; its load where all can be kept."""
+    """The first query's part of the capacity, in proportion to loads. If all fits, the part is its load."""
     load_s = float(view.loads_s[0])
     return load_s if view.is_enough else view.capacity_s * load_s / float(view.loads_s.sum())
 
@@ -183,12 +183,12 @@ def _window_numbers(
 
 
 def _settled_before(windows: WaitingWindows) -> str:
-    """The part of the reason about windows that the shedder had no choice about."""
-    told = [
+    """The part of the reason about windows that were decided before the shedder was asked."""
+    counts = [
         (int(windows.continued.sum()), "begun before go on"),
         (int(windows.broken.sum()), "broken ones are shed"),
     ]
-    return "".join(f"; {count} {what}" for count, what in told if count)
+    return "".join(f"; {count} {what}" for count, what in counts if count)
 
 
 def _joined(numbers: Sequence[Values | IntArray]) -> IntArray:

@@ -1,4 +1,4 @@
-"""Rows that are worth least are shed first: values of rows are read, the shedder sees levels of utility."""
+"""Rows that are worth least are shed first: values of rows are read; the shedder sees levels of utility."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from penstock.policies.shedding.base import ShedDecision
 class WorthStrategy:
     """Shows the rows of a segment that lie on one level of utility as one batch.
 
-    The worth of the rows of the query that is being granted is read. The rows of another query are taken to
-    be worth what a sample of its last grant was worth.
+    For the query that is being granted, the worth of each row is read. The rows of another query are taken to
+    be worth as much as a sample of the rows of its last grant.
 
     Args:
         settings: What a row is worth.
@@ -97,7 +97,7 @@ class WorthOffer:
     rows: IntArray
 
     def carry_out(self, decision: ShedDecision) -> KeptRows:
-        """Keeps the best rows of the query, as many as the shedder keeps of its levels."""
+        """Keeps the best rows of the query: as many rows as the shedder keeps on all levels of the query."""
         segments, worth = self.granted.segments, _joined(self.values)
         rows = int(self.rows[decision.keep[: self.rows.size]].sum())
         least, row_keep = keep_best(worth, rows)
