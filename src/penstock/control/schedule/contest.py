@@ -6,7 +6,7 @@ may take long as well.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +29,8 @@ class Contest:
         room_s: By class, how long one turn of each of its queries is.
         used: Who has used how much.
         batch_s: By query, how long its next batch would be.
-        starts_s: By query, in how many seconds its batch must begin at the latest.
+        starts_s: Computes by query, in how many seconds its batch must begin at the latest. Many contests are
+            decided without.
         within: Classes that use no more of the time than they may claim.
         tuning: How far ahead of its weight a class may be.
     """
@@ -41,7 +42,7 @@ class Contest:
     room_s: Mapping[str, float]
     used: Turns
     batch_s: FloatArray
-    starts_s: FloatArray
+    starts_s: Callable[[], FloatArray]
     within: Container[str]
     tuning: Tuning = TUNING
     _places: dict[str, IntArray] = field(default_factory=dict, init=False)
@@ -102,7 +103,7 @@ class Contest:
         done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
         late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
         if self._priority(cls) > self._priority(other):
-            late |= self.starts_s[at] < wait_s
+            late |= self.starts_s()[at] < wait_s
         found: BoolArray = self._can_be_late(at) & late
         return found
 
