@@ -64,7 +64,7 @@ class Decider:
         # what the rows have left to go after this query counts as if it lay behind them
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
-        rows = replace(rows, arrival_s=rows.arrival_s - ahead_s)
+        rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
         batch = timing(query, schedule.turn(query))
         self.step(governed, queries, schedule.turns[query.cls], at, rows, batch)
         decision = governed.plant.decision
@@ -116,13 +116,13 @@ class Decider:
 def _view(
     queries: Sequence[Query], turn: Turn, at: Moment, waiting: WaitingRows, batch: BatchTiming | None
 ) -> ClassView:
-    there = [q for q in queries if q.readers]
+    rows = {q.identity.query: q.backlog.waiting.rows for q in queries if q.readers}
     return ClassView(
-        [q.key for q in there],
+        list(rows),
         waiting,
-        {q.key: q.backlog.waiting.rows for q in there},
+        rows,
         _row_costs_s(queries, turn),
-        sum(_rest_s(q, at.timer_s) for q in queries if q.lease is not None),
+        sum(_rest_s(q, at.timer_s) for q in queries if q.turn.lease is not None),
         batch,
     )
 
