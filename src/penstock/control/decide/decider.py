@@ -74,7 +74,8 @@ class Decider:
         if admission is None or not query.cost.ready:
             return Admission(at.wall_s, -math.inf, 1.0)
         cut_s = min(at.wall_s, admission.cut_s + ahead_s)
-        return replace(admission, cut_s=cut_s, shed_before_s=admission.shed_before_s + ahead_s)
+        before_s, keep_fraction = admission.shed_before_s + ahead_s, admission.keep_fraction
+        return Admission(cut_s, before_s, keep_fraction, admission.limit_rows)
 
     def step(
         self,
@@ -145,9 +146,10 @@ def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
         if state.fixed_s is None:
             continue
         fixed_s, row_s = state.level * state.fixed_s, state.level * (state.row_s or 0.0)
-        length_s = max(lengths_s.get(key, usual_s), 1.5 * fixed_s)
+        length_s, least_s = lengths_s.get(key, usual_s), 1.5 * fixed_s
+        length_s = max(length_s, least_s)
         rows = (length_s - fixed_s) / row_s if row_s > 0.0 else math.inf
-        found[key] = length_s / max(1.0, rows)
+        found[key] = length_s / rows if rows > 1.0 else length_s
     return found
 
 

@@ -47,11 +47,13 @@ class Contest:
     tuning: Tuning = TUNING
     _places: dict[str, IntArray] = field(default_factory=dict, init=False)
     """By class, the places of its queries that want a turn."""
+    _priorities: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         cls = self.seen.cls
         for i, each in enumerate(self.seen.classes):
             self._places[each.name] = (self.wanting & (cls == i)).nonzero()[0]
+            self._priorities[each.name] = each.priority
 
     def winner(self, classes: Iterable[str]) -> tuple[str | None, IntArray]:
         """The class that goes first, and which of the queries may have the turn.
@@ -74,9 +76,6 @@ class Contest:
             if most is None or not self._yields(first, most):
                 return first, able
             able, first = self._in_need_after(most, first), most
-
-    def _priority(self, cls: str) -> float:
-        return next(each.priority for each in self.seen.classes if each.name == cls)
 
     def _can_be_late(self, at: IntArray) -> BoolArray:
         """Which of some queries have rows with a target, and a cost that says when they would be done.
@@ -102,7 +101,7 @@ class Contest:
         seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
         done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
         late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
-        if self._priority(cls) > self._priority(other):
+        if self._priorities[cls] > self._priorities[other]:
             late |= self.starts_s()[at] < wait_s
         found: BoolArray = self._can_be_late(at) & late
         return found
@@ -125,13 +124,13 @@ class Contest:
         Where another class leaves much of its own, a class is ahead of that one for ever.
         """
         tuning = self.tuning
-        rounds = tuning.ahead_of_lower if self._priority(cls) > self._priority(other) else tuning.ahead
+        rounds = tuning.ahead_of_lower if self._priorities[cls] > self._priorities[other] else tuning.ahead
         ahead_s = self.used.ahead_s(cls, other, self.running)
         return cls in self.within or ahead_s <= rounds * self.room_s[cls]
 
     def _yields(self, cls: str, to: str) -> bool:
         """Whether a class lets an overdue one go first."""
-        if self._priority(cls) >= self._priority(to):
+        if self._priorities[cls] >= self._priorities[to]:
             return not self._late_after(cls, to).any()
         mine = self._places[cls]
         waits_s = self.seen.waited_s[mine] + self._turn_s(to)
