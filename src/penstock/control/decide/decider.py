@@ -146,8 +146,7 @@ def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
         if state.fixed_s is None:
             continue
         fixed_s, row_s = state.level * state.fixed_s, state.level * (state.row_s or 0.0)
-        length_s, least_s = lengths_s.get(key, usual_s), 1.5 * fixed_s
-        length_s = max(length_s, least_s)
+        length_s = max(lengths_s.get(key, usual_s), 1.5 * fixed_s)
         rows = (length_s - fixed_s) / row_s if row_s > 0.0 else math.inf
         found[key] = length_s / rows if rows > 1.0 else length_s
     return found
