@@ -91,18 +91,9 @@ class PartitionTail:
         at = self._from + int(ends.searchsorted(first, side="right"))
         if at >= self._to:  # a trim came in between
             return None
-        live = slice(at, self._to)
-        segment: IntArray = self._positions[0, live]
-        low_s: FloatArray = self._arrivals[0, live]
-        return WaitingSegments(
-            reader,
-            partition,
-            segment,
-            self._positions[1, live],
-            low_s,
-            self._arrivals[1, live],
-            first,
-        )
+        segment, ends = self._positions[:, at : self._to]
+        low_s, high_s = self._arrivals[:, at : self._to]
+        return WaitingSegments(reader, partition, segment, ends, low_s, high_s, first)
 
 
 class StreamTail:

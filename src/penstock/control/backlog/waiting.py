@@ -41,9 +41,12 @@ class SegmentRows:
     high_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class WaitingSegments:
-    """Segments with waiting rows, of one partition of one reader.
+    """Segments with waiting rows, of one partition of one reader. Nobody changes them once they are made.
+
+    The class is not frozen only because that makes each object take twice as long: every look at a stream
+    makes one for each of its partitions.
 
     The arrays are of whole segments and are shared with other readers of the stream, so that a long backlog
     costs no more than a short one. Of the first segment only the rows from `start` on wait.

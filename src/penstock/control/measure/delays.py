@@ -29,11 +29,11 @@ def arrivals(
     """
     where = [part.which(first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
     sizes = [min(at.stop - at.start, _STRETCHES) for at in where]
-    edges = [_edges(at) for at in where]
-    begins = np.concatenate([part.segment[low] for part, (low, _) in zip(parts, edges, strict=True)])
-    upto = np.concatenate([part.ends[high] for part, (_, high) in zip(parts, edges, strict=True)])
-    low_s = np.concatenate([part.low_s[low] for part, (low, _) in zip(parts, edges, strict=True)])
-    high_s = np.concatenate([part.high_s[high] for part, (_, high) in zip(parts, edges, strict=True)])
+    edges = [(part, *_edges(at)) for part, at in zip(parts, where, strict=True)]
+    begins = np.concatenate([part.segment[low] for part, low, _ in edges])
+    upto = np.concatenate([part.ends[high] for part, _, high in edges])
+    low_s = np.concatenate([part.low_s[low] for part, low, _ in edges])
+    high_s = np.concatenate([part.high_s[high] for part, _, high in edges])
     for part, size, at in zip(parts, sizes, accumulate(sizes), strict=True):
         if size and part.start > begins[at - size]:  # a grant ended inside this segment
             begins[at - size], low_s[at - size] = part.start, part.oldest_s
