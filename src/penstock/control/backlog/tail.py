@@ -91,9 +91,18 @@ class PartitionTail:
         at = self._from + int(ends.searchsorted(first, side="right"))
         if at >= self._to:  # a trim came in between
             return None
-        segment, ends = self._positions[:, at : self._to]
-        low_s, high_s = self._arrivals[:, at : self._to]
-        return WaitingSegments(reader, partition, segment, ends, low_s, high_s, first)
+        live = slice(at, self._to)
+        segment: IntArray = self._positions[0, live]
+        low_s: FloatArray = self._arrivals[0, live]
+        return WaitingSegments(
+            reader,
+            partition,
+            segment,
+            self._positions[1, live],
+            low_s,
+            self._arrivals[1, live],
+            first,
+        )
 
 
 class StreamTail:
