@@ -33,13 +33,15 @@ def pass_time(
     """
     since_s = figures[_SINCE_S]
     since_s[np.isnan(since_s)] = now_s
-    at = (now_s - since_s >= tuning.rate_every_s).nonzero()[0]
-    if not at.size:
+    due = now_s - since_s >= tuning.rate_every_s
+    if not due.any():
         return
+    # queries are looked at together, so mostly all of them are due at once
+    at: slice | IntArray = slice(None) if due.all() else due.nonzero()[0]
     usual, burst, since_s, rows = figures[:, at]
     passed_s = now_s - since_s
     seen_per_s = rows / passed_s
-    # queries are looked at together, so there are few different times, and mostly one
+    # for the same reason there are few different times, and mostly one
     times_s, which = passed_s[:1], np.zeros(1, np.int64)
     if (passed_s != passed_s[0]).any():
         times_s, which = np.unique(passed_s, return_inverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +41,12 @@ class SegmentRows:
     high_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class WaitingSegments:
-    """Segments with waiting rows, of one partition of one reader.
+    """Segments with waiting rows, of one partition of one reader. Nobody changes them once they are made.
+
+    The class is not frozen only because that makes each object take twice as long: every look at a stream
+    makes one for each of its partitions.
 
     The arrays are of whole segments and are shared with other readers of the stream, so that a long backlog
     costs no more than a short one. Of the first segment only the rows from `start` on wait.
@@ -150,7 +154,7 @@ def profile(waiting: Waiting) -> WaitingRows:
     segments = sum(part.ends.size for part in parts)
     if segments <= _BINS:
         arrival_s, rows = np.concatenate([part.high_s for part in parts]), _segment_rows(parts)
-        order = np.argsort(arrival_s, kind="stable")
+        order = arrival_s.argsort(kind="stable")
         return WaitingRows(arrival_s[order], rows[order])
     edges = np.linspace(min(float(part.high_s[0]) for part in parts), waiting.newest_s, _BINS)
     if segments > _FEW * len(parts):
@@ -165,7 +169,7 @@ def _segment_rows(parts: Sequence[WaitingSegments]) -> FloatArray:
     """How many rows wait in each segment of some partitions, one partition after the other."""
     begins = np.concatenate([part.segment for part in parts])
     # of the first segment of a partition, rows before `start` do not wait any more
-    begins[np.cumsum([0, *(part.ends.size for part in parts[:-1])])] = [part.start for part in parts]
+    begins[list(accumulate((part.ends.size for part in parts[:-1]), initial=0))] = [p.start for p in parts]
     rows: FloatArray = (np.concatenate([part.ends for part in parts]) - begins).astype(np.float64)
     return rows
 

@@ -149,17 +149,16 @@ def check(
         )
         return kept, tuple(f"refused: {fault}" for fault in faults)
     notes: list[str] = []
-    keep, grant = _at_least(limits.min_keep_fraction, proposed.keep_fraction, "keep fraction", notes), None
-    if proposed.grant is not None:
-        grant_keep = _at_least(
-            limits.min_keep_fraction, proposed.grant.keep_fraction, "grant's keep fraction", notes
-        )
-        cut_s = proposed.grant.cut_s
+    floor, grant = limits.min_keep_fraction, proposed.grant
+    keep = _at_least(floor, proposed.keep_fraction, "keep fraction", notes)
+    if grant is not None:
+        grant_keep, cut_s = _at_least(floor, grant.keep_fraction, "grant's keep fraction", notes), grant.cut_s
         if cut_s > observation.now_s:
             # rows that arrive after the decision would be decided by it unseen
             notes.append(f"grant's cut moved from {cut_s:g} s to now, {observation.now_s:g} s")
             cut_s = observation.now_s
-        grant = replace(proposed.grant, cut_s=cut_s, keep_fraction=grant_keep)
+        if notes:
+            grant = replace(grant, cut_s=cut_s, keep_fraction=grant_keep)
     return (replace(proposed, keep_fraction=keep, grant=grant) if notes else proposed), tuple(notes)
 
 

@@ -64,7 +64,7 @@ class Decider:
         # what the rows have left to go after this query counts as if it lay behind them
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
-        rows = replace(rows, arrival_s=rows.arrival_s - ahead_s)
+        rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
         batch = timing(query, schedule.turn(query))
         self.step(governed, queries, schedule.turns[query.cls], at, rows, batch)
         decision = governed.plant.decision
@@ -74,7 +74,8 @@ class Decider:
         if admission is None or not query.cost.ready:
             return Admission(at.wall_s, -math.inf, 1.0)
         cut_s = min(at.wall_s, admission.cut_s + ahead_s)
-        return replace(admission, cut_s=cut_s, shed_before_s=admission.shed_before_s + ahead_s)
+        before_s, keep_fraction = admission.shed_before_s + ahead_s, admission.keep_fraction
+        return Admission(cut_s, before_s, keep_fraction, admission.limit_rows)
 
     def step(
         self,
@@ -116,13 +117,13 @@ class Decider:
 def _view(
     queries: Sequence[Query], turn: Turn, at: Moment, waiting: WaitingRows, batch: BatchTiming | None
 ) -> ClassView:
-    there = [q for q in queries if q.readers]
+    rows = {q.identity.query: q.backlog.waiting.rows for q in queries if q.readers}
     return ClassView(
-        [q.key for q in there],
+        list(rows),
         waiting,
-        {q.key: q.backlog.waiting.rows for q in there},
+        rows,
         _row_costs_s(queries, turn),
-        sum(_rest_s(q, at.timer_s) for q in queries if q.lease is not None),
+        sum(_rest_s(q, at.timer_s) for q in queries if q.turn.lease is not None),
         batch,
     )
 
@@ -147,7 +148,7 @@ def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
         fixed_s, row_s = state.level * state.fixed_s, state.level * (state.row_s or 0.0)
         length_s = max(lengths_s.get(key, usual_s), 1.5 * fixed_s)
         rows = (length_s - fixed_s) / row_s if row_s > 0.0 else math.inf
-        found[key] = length_s / max(1.0, rows)
+        found[key] = length_s / rows if rows > 1.0 else length_s
     return found
 
 

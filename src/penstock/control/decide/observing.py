@@ -120,11 +120,13 @@ class ClassPlant:
         period, period_s = self.period, max(at.timer_s - self.last_s, 1e-3)
         rows = np.concatenate(period.delay_rows) if period.delay_rows else np.empty(0)
         delays = np.concatenate(period.delays_s) if period.delays_s else np.empty(0)
-        outputs = [period.outputs.get(query, (0.0, 0.0)) for query in view.queries]
+        outputs_s = {query: total_s / count for query, (total_s, count) in period.outputs.items() if count}
         costs_s = view.costs_s
-        offered_s, waiting_s = _load_s(period.offered, costs_s), _load_s(view.waiting_rows, costs_s)
+        usual_s = sum(costs_s.values()) / len(costs_s) if costs_s else 0.0
+        offered_s = _load_s(period.offered, costs_s, usual_s)
+        waiting_s = _load_s(view.waiting_rows, costs_s, usual_s)
         offered_rows, rows_waiting = sum(period.offered.values()), sum(view.waiting_rows.values())
-        cost_s = None if not costs_s else sum(costs_s.values()) / len(costs_s)
+        cost_s = usual_s if costs_s else None
         if cost_s is not None and offered_rows + rows_waiting:
             cost_s = (offered_s + waiting_s) / (offered_rows + rows_waiting)
         observation = Observation(
@@ -146,7 +148,7 @@ class ClassPlant:
             work_s=period.work_s,
             busy_s=period.busy_s,
             delay=stats(delays, rows),
-            output_delay_s=np.array([total / count if count else np.nan for total, count in outputs]),
+            output_delay_s=np.array([outputs_s.get(query, np.nan) for query in view.queries]),
             waiting=view.waiting,
             batch=view.batch,
             capacity_scale=self.capacity_scale,
@@ -162,7 +164,6 @@ class ClassPlant:
         self.keep_fraction = decision.keep_fraction
 
 
-def _load_s(rows: Mapping[str, int], costs_s: Mapping[str, float]) -> float:
-    """Batch time of rows, each at the cost of its query (pham2016 eq. 3.1)."""
-    usual_s = sum(costs_s.values()) / len(costs_s) if costs_s else 0.0
-    return sum(count * costs_s.get(query, usual_s) for query, count in rows.items())
+def _load_s(rows: Mapping[str, int], costs_s: Mapping[str, float], usual_s: float) -> float:
+    """Batch time of rows, each at the cost of its query, or at the usual one (pham2016 eq. 3.1)."""
+    return sum([count * costs_s.get(query, usual_s) for query, count in rows.items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from penstock.vocabulary.model import DelayStats, FloatArray
 
 _STRETCHES = 1024
 """Stretches of segments that are looked at in each partition at most; a grant may hold a million segments."""
+_POINTS = (np.arange(4) + 0.5) / 4
+"""Where the four points of a segment lie in it."""
 
 
 def arrivals(
@@ -26,21 +29,20 @@ def arrivals(
     """
     where = [part.which(first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
     sizes = [min(at.stop - at.start, _STRETCHES) for at in where]
-    edges = [_edges(at) for at in where]
-    begins = np.concatenate([part.segment[low] for part, (low, _) in zip(parts, edges, strict=True)])
-    upto = np.concatenate([part.ends[high] for part, (_, high) in zip(parts, edges, strict=True)])
-    low_s = np.concatenate([part.low_s[low] for part, (low, _) in zip(parts, edges, strict=True)])
-    high_s = np.concatenate([part.high_s[high] for part, (_, high) in zip(parts, edges, strict=True)])
-    for part, size, at in zip(parts, sizes, np.cumsum(sizes).tolist(), strict=True):
+    edges = [(part, *_edges(at)) for part, at in zip(parts, where, strict=True)]
+    begins = np.concatenate([part.segment[low] for part, low, _ in edges])
+    upto = np.concatenate([part.ends[high] for part, _, high in edges])
+    low_s = np.concatenate([part.low_s[low] for part, low, _ in edges])
+    high_s = np.concatenate([part.high_s[high] for part, _, high in edges])
+    for part, size, at in zip(parts, sizes, accumulate(sizes), strict=True):
         if size and part.start > begins[at - size]:  # a grant ended inside this segment
             begins[at - size], low_s[at - size] = part.start, part.oldest_s
-    from_row = np.maximum(begins, np.repeat(firsts, sizes))
-    to_row = np.minimum(upto, np.repeat(ends, sizes))
+    from_row = np.maximum(begins, np.array(firsts).repeat(sizes))
+    to_row = np.minimum(upto, np.array(ends).repeat(sizes))
     slope = (high_s - low_s) / np.maximum(1, upto - begins)
     from_s, to_s = low_s + slope * (from_row - begins), low_s + slope * (to_row - begins)
-    points = (np.arange(4) + 0.5) / 4
-    times_s = from_s[:, None] + (to_s - from_s)[:, None] * points
-    return times_s.ravel(), np.repeat((to_row - from_row) / 4.0, 4)
+    times_s = from_s[:, None] + (to_s - from_s)[:, None] * _POINTS
+    return times_s.ravel(), ((to_row - from_row) / 4.0).repeat(4)
 
 
 def _edges(at: slice) -> tuple[slice | IntArray, slice | IntArray]:
@@ -57,12 +59,10 @@ def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:
     total = float(rows.sum())
     if total <= 0:
         return DelayStats()
-    order = np.argsort(delays_s)
-    ordered, upto = delays_s[order], np.cumsum(rows[order])
-    p50, p95, p99 = (
-        float(ordered[min(int(np.searchsorted(upto, q * total)), ordered.size - 1)])
-        for q in (0.50, 0.95, 0.99)
-    )
+    order = delays_s.argsort()
+    ordered, upto = delays_s[order], rows[order].cumsum()
+    at = upto.searchsorted([0.50 * total, 0.95 * total, 0.99 * total])
+    p50, p95, p99 = ordered[np.minimum(at, ordered.size - 1)].tolist()
     return DelayStats(round(total), float(delays_s @ rows / total), p50, p95, p99, float(ordered[-1]))
 
 

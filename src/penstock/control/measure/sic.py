@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.policies.quality.sic import SLIDE_S, SlidingSums, query_sic
+from penstock.policies.quality.sic import SLIDE_S, SlidingSums, one_query_sic
 
 _OFFERED, _KEPT = 0, 1
 RECENT_BATCHES = 4
@@ -197,8 +197,7 @@ class SicLedger:
                 parts.append((source.recent[-1].number, upstream * source.recent[-1].fraction))
         batch = _of_the_last(parts)
         if heard:
-            fraction = np.array([heard / len(sources)])
-            value = float(query_sic(np.array([kept]), np.array([offered]), fraction)[0])
+            value = one_query_sic(kept, offered, heard / len(sources))
             self._known[query] = QuerySic(value, batch, tuple(silent))
         return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 

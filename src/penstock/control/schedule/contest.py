@@ -6,7 +6,7 @@ of their batches may take long as well, and the waiting class would be late.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +29,8 @@ class Contest:
         room_s: By class, how long a round is in which each of its queries has one turn.
         used: How much time each class has used.
         batch_s: By query, how long its next batch would be.
-        starts_s: By query, in how many seconds its batch must begin at the latest.
+        starts_s: Computes by query, in how many seconds its batch must begin at the latest. Many contests
+            are decided without this.
         within: Classes that usually use no more of the time than they may claim.
         tuning: How far ahead of its weight a class may be.
     """
@@ -41,16 +42,18 @@ class Contest:
     room_s: Mapping[str, float]
     used: Turns
     batch_s: FloatArray
-    starts_s: FloatArray
+    starts_s: Callable[[], FloatArray]
     within: Container[str]
     tuning: Tuning = TUNING
     _places: dict[str, IntArray] = field(default_factory=dict, init=False)
     """By class, the queries that want a turn, as indexes into the arrays of `seen`."""
+    _priorities: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         cls = self.seen.cls
         for i, each in enumerate(self.seen.classes):
             self._places[each.name] = (self.wanting & (cls == i)).nonzero()[0]
+            self._priorities[each.name] = each.priority
 
     def winner(self, classes: Iterable[str]) -> tuple[str | None, IntArray]:
         """The class that goes first, and which of its queries may have the turn.
@@ -74,9 +77,6 @@ class Contest:
             if overdue is None or not self._yields(first, overdue):
                 return first, able
             able, first = self._in_need_after(overdue, first), overdue
-
-    def _priority(self, cls: str) -> float:
-        return next(each.priority for each in self.seen.classes if each.name == cls)
 
     def _can_be_late(self, at: IntArray) -> BoolArray:
         """Which of some queries have rows with a target, and a known cost that says when they would be done.
@@ -103,8 +103,8 @@ class Contest:
         seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
         done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
         late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
-        if self._priority(cls) > self._priority(other):
-            late |= self.starts_s[at] < wait_s
+        if self._priorities[cls] > self._priorities[other]:
+            late |= self.starts_s()[at] < wait_s
         found: BoolArray = self._can_be_late(at) & late
         return found
 
@@ -127,13 +127,13 @@ class Contest:
         unused, the class is ahead of it for ever.
         """
         tuning = self.tuning
-        rounds = tuning.ahead_of_lower if self._priority(cls) > self._priority(other) else tuning.ahead
+        rounds = tuning.ahead_of_lower if self._priorities[cls] > self._priorities[other] else tuning.ahead
         ahead_s = self.used.ahead_s(cls, other, self.running)
         return cls in self.within or ahead_s <= rounds * self.room_s[cls]
 
     def _yields(self, cls: str, to: str) -> bool:
         """Whether a class lets an overdue class go first."""
-        if self._priority(cls) >= self._priority(to):
+        if self._priorities[cls] >= self._priorities[to]:
             return not self._late_after(cls, to).any()
         mine = self._places[cls]
         waits_s = self.seen.waited_s[mine] + self._turn_s(to)

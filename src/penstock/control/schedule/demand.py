@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from penstock.control.schedule.snapshot import IntArray, Snapshot
+from penstock.control.schedule.snapshot import BoolArray, Snapshot
 from penstock.control.schedule.turns import Asking, Demand
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.model import FloatArray
@@ -23,42 +23,38 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     known = active & seen.ready
     working = active & (seen.runs | (seen.rows > 0))
     working_of = np.bincount(seen.cls[working], minlength=count)
-    learning_of = np.bincount(seen.cls[working & ~seen.ready], minlength=count)
+    learning = set(seen.cls[working & ~seen.ready].tolist())
     counted = known & (working | (working_of == 0)[seen.cls])
     fixed_of, turns_of = np.zeros(count), np.ones(count, np.int64)
     np.maximum.at(fixed_of, seen.cls[counted], seen.fixed_s[counted])
     np.maximum.at(turns_of, seen.cls[active], seen.turns_of_row[active])
-    targets_s = np.array(
-        [
-            cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
-            for cls, turns in zip(seen.classes, turns_of.tolist(), strict=True)
-        ]
+    targets_s = [
+        cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
+        for cls, turns in zip(seen.classes, turns_of.tolist(), strict=True)
+    ]
+    usual, burst = _loads(seen, known, tuning.full_at * np.array(targets_s)[seen.cls])
+    usual_of, burst_of = (
+        np.bincount(seen.cls, weights=load, minlength=count).tolist() for load in (usual, burst)
     )
-    at = known.nonzero()[0]
-    cls_at = seen.cls[at]
-    usual, burst = _loads(seen, at, tuning.full_at * targets_s[cls_at])
-    there = usual > 0.0
     demands: dict[str, Demand] = {}
-    for i, (cls, target_s, fixed_s) in enumerate(
-        zip(seen.classes, targets_s.tolist(), fixed_of.tolist(), strict=True)
+    for i, (cls, target_s, working_queries, fixed_s) in enumerate(
+        zip(seen.classes, targets_s, working_of.tolist(), fixed_of.tolist(), strict=True)
     ):
-        if not working_of[i] and cls.name not in also:
+        if not working_queries and cls.name not in also:
             continue
-        queries = max(1, int(working_of[i]))
-        if learning_of[i]:  # while a query's cost is learned, the load of its class is not known
+        queries = max(1, working_queries)
+        if i in learning:  # while a query's cost is learned, the load of its class is not known
             demands[cls.name] = Demand(target_s, None, queries, fixed_s)
             continue
-        mine = cls_at == i
-        asking = there & mine
-        load, who = usual[asking], at[asking]
+        who = ((usual > 0.0) & (seen.cls == i)).nonzero()[0]
         keys = [seen.keys[k] for k in who.tolist()]
         demands[cls.name] = Demand(
             target_s,
-            min(sum(load.tolist()), float(queries)),
+            min(usual_of[i], float(queries)),
             queries,
             fixed_s,
-            Asking(keys, who, load, seen.fixed_s[who]),
-            min(sum(burst[mine].tolist()), float(queries)),
+            Asking(keys, who, usual[who], seen.fixed_s[who]),
+            min(burst_of[i], float(queries)),
         )
     return demands
 
@@ -75,7 +71,7 @@ def ticks_of(seen: Snapshot, demands: Container[str]) -> dict[str, Demand]:
     return found
 
 
-def _loads(seen: Snapshot, at: IntArray, between_s: FloatArray) -> FloatArray:
+def _loads(seen: Snapshot, known: BoolArray, between_s: FloatArray) -> FloatArray:
     """By query, the seconds of batch time that it asks for in a second. Batches begin `between_s` apart.
 
     The waiting rows of a query have come over the age of the oldest of them. Further rows come at a rate. The
@@ -84,15 +80,15 @@ def _loads(seen: Snapshot, at: IntArray, between_s: FloatArray) -> FloatArray:
 
     Args:
         seen: All queries.
-        at: The queries that are meant, as indexes into the snapshot.
-        between_s: By such a query, the time from the begin of a batch to the begin of the next.
+        known: By query, whether its cost is known. The load of any other query is 0 here.
+        between_s: By query, the time from the begin of a batch to the begin of the next.
     """
-    usual_per_s, age_s = seen.usual_per_s[at], seen.age_s[at]
-    waits = ~seen.runs[at] & ~np.isnan(age_s)
-    rows = np.array([usual_per_s, np.maximum(usual_per_s, seen.burst_per_s[at])]) * between_s
-    rows += np.where(waits, seen.rows[at], 0.0)
+    usual_per_s, age_s = seen.usual_per_s, seen.age_s
+    waits = ~seen.runs & ~np.isnan(age_s)
+    rows = np.array([usual_per_s, np.maximum(usual_per_s, seen.burst_per_s)]) * between_s
+    rows += np.where(waits, seen.rows, 0.0)
     over_s = between_s + np.where(waits, np.fmin(age_s, between_s), 0.0)
     loads: FloatArray = np.where(
-        rows >= 1.0, rows / over_s * seen.row_s[at] + seen.fixed_s[at] / between_s, 0.0
+        known & (rows >= 1.0), rows / over_s * seen.row_s + seen.fixed_s / between_s, 0.0
     )
     return loads

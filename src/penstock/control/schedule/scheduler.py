@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 
@@ -127,8 +128,11 @@ class Scheduler:
         turns = schedule.turns
         turn_s = seen.turn_s(turns)
         batch_s = seen.batch_s(turn_s)
-        starts_s = self._starts_s(seen, turns, batch_s, _which(seen, ending), self._tuning.latest_at)
-        willing, again_s = self._willing(seen, turn_s, batch_s, starts_s, asking)
+        starts_s = partial(self._starts_s, seen, turns, batch_s, _which(seen, ending))
+        if self._eager:
+            willing, again_s = _with_rows(seen, asking)
+        else:
+            willing, again_s = self._willing(seen, turn_s, batch_s, starts_s(self._tuning.latest_at), asking)
         wanting = willing & seen.asks
         if not wanting.any():
             return Verdict(schedule, again_s=again_s)
@@ -143,7 +147,7 @@ class Scheduler:
             self.turns,
             batch_s,
             # a class goes first only if rows would be lost, not if they would be done a little later
-            self._starts_s(seen, turns, batch_s, _which(seen, ending), 1.0 - self._tuning.slack_fraction),
+            cache(partial(starts_s, 1.0 - self._tuning.slack_fraction)),
             self._within(),
             self._tuning,
         )
@@ -185,9 +189,9 @@ class Scheduler:
         """
         if cls is None or not able.size:
             return None, []
-        batch_s = seen.fixed_s[able] + seen.row_s[able] * seen.rows[able]
+        rows = seen.rows[able]
         with np.errstate(divide="ignore", invalid="ignore"):
-            rates = np.where(seen.rows[able] > 0, seen.rows[able] / batch_s, 0.0).tolist()
+            rates = np.where(rows > 0, rows / (seen.fixed_s[able] + seen.row_s[able] * rows), 0.0).tolist()
         ready = seen.ready[able].tolist()
         queries = {seen.keys[i]: seen.queries[i] for i in able.tolist()}
         candidates = [
@@ -245,19 +249,17 @@ class Scheduler:
         """By query, how long it waits for a fuller batch; 0 where a batch now is better."""
         tuning = self._tuning
         empty = np.isnan(seen.age_s)
-        tick_s = np.where(seen.draining, 0.0, seen.target_s / 2 - seen.quiet_s)
-        tick_s = np.where(seen.windows_wait, np.maximum(tick_s, 0.0), np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.where(
                 seen.row_s > 0.0,
                 np.maximum(0.0, (turn_s - seen.fixed_s) / seen.row_s),
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
-        now = np.bool_(self._eager) | ~seen.ready | seen.draining | (seen.rows >= room)
+        now = ~seen.ready | seen.draining | (seen.rows >= room)
         done_s = np.where(empty, 0.0, seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)
-        found: FloatArray = np.where(empty, tick_s, np.where(now, 0.0, later_s))
+        found: FloatArray = np.where(empty, _tick_s(seen), np.where(now, 0.0, later_s))
         return found
 
     def _starts_s(
@@ -322,6 +324,20 @@ class Scheduler:
         claims = {name: max(claim, LEAST_SHARE) for name, claim in self.capacity.claims.items()}
         self.turns.set_weights(claims)
         return {name: claim / max(before[name], LEAST_SHARE) for name, claim in claims.items()}
+
+
+def _with_rows(seen: Snapshot, asking: BoolArray) -> tuple[BoolArray, float]:
+    """Queries that want a batch now where any row is worth one, and in how many seconds the next one does."""
+    wait_s = np.where(np.isnan(seen.age_s), _tick_s(seen), 0.0)
+    willing: BoolArray = asking & (wait_s <= 0.0)
+    return willing, float(wait_s[asking & ~willing].min(initial=math.inf))
+
+
+def _tick_s(seen: Snapshot) -> FloatArray:
+    """By query, how long to wait for a batch without rows; infinite where no windows wait for one."""
+    tick_s = np.where(seen.draining, 0.0, seen.target_s / 2 - seen.quiet_s)
+    found: FloatArray = np.where(seen.windows_wait, np.maximum(tick_s, 0.0), np.inf)
+    return found
 
 
 def _which(seen: Snapshot, queries: Sequence[Query]) -> BoolArray:

@@ -90,16 +90,14 @@ class Snapshot:
 
     def classes_of(self, which: BoolArray) -> list[int]:
         """The classes of some queries, as indexes in rising order."""
-        found: list[int] = np.flatnonzero(np.bincount(self.cls[which])).tolist()
+        found: list[int] = np.bincount(self.cls[which]).nonzero()[0].tolist()
         return found
 
     def turn_s(self, turns: Mapping[str, Turn]) -> FloatArray:
         """How long a turn of each query is; 0 where its class has no turn."""
-        found = np.zeros(self.cls.size)
-        for i, cls in enumerate(self.classes):
-            if (turn := turns.get(cls.name)) is None:
-                continue
-            found[self.cls == i] = turn.length_s
+        usual_s = [turns[cls.name].length_s if cls.name in turns else 0.0 for cls in self.classes]
+        found: FloatArray = np.array(usual_s)[self.cls]
+        for turn in turns.values():
             found[turn.asking.at] = turn.lengths_s
         return found
 

@@ -17,7 +17,7 @@ from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.moment import Moment
 
-_NUMBERS, _HOLDS_FROM_S, _CLASS = 12, 10, 11
+_NUMBERS, _HOLDS_FROM_S = 11, 10
 _FLAGS, _REFUSED = 5, 4
 
 
@@ -41,6 +41,8 @@ class QueryTable:
         """By key, the index of a query in the arrays."""
         self._by_stream: dict[str, list[int]] = {}
         """By stream, the indexes of the queries that read the stream."""
+        self._keys: list[str] = []
+        self._cls = np.empty(0, np.int64)
         self._numbers = np.empty((_NUMBERS, 0))
         self._flags = np.empty((_FLAGS, 0), np.bool_)
         self._rates = np.empty((rates.FIGURES, 0))
@@ -68,11 +70,12 @@ class QueryTable:
         """Begins a new table, of these queries and these classes."""
         self._queries, self._by_stream = list(queries), {}
         count, index = len(self._queries), {name: i for i, name in enumerate(classes)}
-        self._places = {query.key: at for at, query in enumerate(self._queries)}
+        self._keys = [query.key for query in self._queries]
+        self._places = {key: at for at, key in enumerate(self._keys)}
+        self._cls = np.array([index[query.cls] for query in self._queries], np.int64)
         self._numbers, self._flags = np.zeros((_NUMBERS, count)), np.zeros((_FLAGS, count), np.bool_)
         self._rates = np.empty((rates.FIGURES, count))
         for at, query in enumerate(self._queries):
-            self._numbers[_CLASS, at] = index[query.cls]
             query.backlog.rates.lie_in(self._rates[:, at])
             for reader in query.readers.values():
                 self._by_stream.setdefault(reader.stream.id, []).append(at)
@@ -89,7 +92,7 @@ class QueryTable:
             query = self._queries[at]
             waiting, state, turn = query.backlog.waiting, query.costs.model.state, query.turn
             runs = turn.lease is not None or turn.reserved
-            self._numbers[:_CLASS, at] = (
+            self._numbers[:, at] = (
                 waiting.rows,
                 np.nan if waiting.oldest_s is None else waiting.oldest_s,
                 state.level * (state.fixed_s or 0.0),
@@ -116,10 +119,9 @@ class QueryTable:
     def look(self, classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
         """The queries that may have grants, as they are now. Brings rates up to date."""
         self._write()
-        cls = self._numbers[_CLASS].astype(np.int64)
         memory_s = [each.target_s / 2 for each in classes]
-        rates.pass_time(self._rates, cls, memory_s, at.timer_s, self._tuning)
-        queries, keys, per_s = self._queries, list(self._places), self._rates
+        rates.pass_time(self._rates, self._cls, memory_s, at.timer_s, self._tuning)
+        queries, keys, cls, per_s = self._queries, self._keys, self._cls, self._rates
         numbers, flags = self._numbers, self._flags
         if flags[_REFUSED].any():
             able = np.flatnonzero(~flags[_REFUSED])

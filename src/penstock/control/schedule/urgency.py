@@ -29,10 +29,12 @@ def latest_starts(
     levels, takes_s = priority[later_first], batch_s[later_first]
     begins_s = due_s[later_first] - takes_s
     for level in sorted(set(levels.tolist())):
-        these = levels >= level
         # start[i] = min(due[i] - batch[i], start[i - 1] - batch[i] / parallel), from the last one back
-        upto_s = takes_s[these].cumsum() / parallel
-        found_s = np.minimum.accumulate(begins_s[these] + upto_s) - upto_s
-        mine = levels[these] == level
-        starts_s[later_first[levels == level]] = found_s[mine]
+        upto_s = takes_s.cumsum() / parallel
+        # this also writes the queries of higher levels, which the next rounds write anew
+        starts_s[later_first] = np.minimum.accumulate(begins_s + upto_s) - upto_s
+        higher = levels > level
+        levels, later_first, takes_s, begins_s = (
+            column[higher] for column in (levels, later_first, takes_s, begins_s)
+        )
     return starts_s

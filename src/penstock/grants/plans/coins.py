@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.grants.plans.protocol import Numbers
-from penstock.vocabulary.mixing import MASK, STEP, mixed
+from penstock.vocabulary.mixing import MASK, STEP, mixed, mixed_number
 
 Tosses = npt.NDArray[np.uint64]
 
@@ -31,7 +31,8 @@ def row_tosses(seed: int, partition: int, positions: Numbers) -> Tosses:
 
 def grant_seed(seed: int, grant: int) -> int:
     """The seed of a grant's coins; it differs from grant to grant, not from one Python version to another."""
-    return int(_toss(seed, 1 << 21, np.array([grant]))[0]) & 0x7FFFFFFF
+    stepped = (grant + 1) * STEP + int(_salt(seed, 1 << 21))  # `_toss` of one number
+    return (mixed_number(stepped & MASK) >> 32) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=16)
@@ -56,5 +57,4 @@ def _toss(seed: int, lane: int, numbers: Numbers) -> Tosses:
 @lru_cache(maxsize=256)
 def _salt(seed: int, lane: int) -> np.uint64:
     """Mixed too: with seed + number, the next seed would toss the same coins one position off."""
-    salt: np.uint64 = mixed(np.array([(seed * STEP + lane * 0xD1B54A32D192ED03) & MASK], np.uint64))[0]
-    return salt
+    return np.uint64(mixed_number((seed * STEP + lane * 0xD1B54A32D192ED03) & MASK))

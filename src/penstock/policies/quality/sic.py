@@ -154,6 +154,12 @@ def query_sic(result_sic: FloatArray, offered_sic: FloatArray, heard_fraction: F
     return np.clip(result_sic * heard_fraction / offered, 0.0, 1.0)
 
 
+def one_query_sic(result_sic: float, offered_sic: float, heard_fraction: float) -> float:
+    """`query_sic` of a single query, for which arrays would take far longer than the arithmetic."""
+    offered = offered_sic if offered_sic > 0 else 1.0
+    return min(max(result_sic * heard_fraction / offered, 0.0), 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchSic:
     """The header of a batch: how many tuples it has, and their SIC together. Empty batches have SIC, too."""
