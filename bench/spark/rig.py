@@ -20,7 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ha
 from pyspark.sql.streaming import StreamingQuery
 
 import penstock
-from penstock.calibration.capacity import Capacity, Start, find_batch_rows, probe, stop_quietly, warm_up
+from penstock.calibration.capacity import Start, find_batch_rows, probe, stop_quietly, warm_up
+from penstock.calibration.judging import Capacity
 from penstock.calibration.measured import Batch, batches, delays, rows_in_time
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,12 +11,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from penstock.calibration.capacity import Capacity
+from penstock.calibration.judging import Capacity
 from penstock.calibration.measured import Batch
 from penstock.demo import run as demo
 from penstock.demo.run import CLASSES, GOVERNED_S, ClassRun, DemoResult
 from penstock.grants.offset import Offset
 from penstock.streams.paced.stream import PacedLog
+from penstock.vocabulary.errors import UnmetError
 
 CAPACITY = Capacity(300.0, 750, 2.5, 1.0)
 
@@ -43,6 +45,31 @@ def test_a_demo_says_which_bound_it_missed() -> None:
     assert result(delay_s=5.5, rows=290).missed == [f"{name}'s p95: 5.50 s of 5 s" for name in CLASSES]
     assert result(oldest_s=6.0, rows=290).missed[0] == "gold's oldest waiting row: 6.00 s of 5 s"
     assert result(rows=200).missed == ["admitted 0.67 of the capacity, at least 0.8"]
+
+
+def test_a_demo_without_an_overload_says_so_instead_of_showing_a_table() -> None:
+    """What is processed later tells: probes of 1,433 and 718 rows/s, and then 3,731 rows/s go through."""
+    low = replace(result(rows=3731), capacity=replace(CAPACITY, rows_per_s=1433.0))
+    low = replace(low, capacity_after=replace(CAPACITY, rows_per_s=718.0))
+    assert low.admitted_to_capacity == pytest.approx(3.47, abs=0.01)
+    assert low.overload == pytest.approx(0.96, abs=0.01)
+    with pytest.raises(UnmetError) as said:
+        low.check_overload()
+    assert str(said.value) == (
+        "expected: the demo offers at least 1.5 times as many rows as the machine can process; "
+        "got: 3,582 rows/s offered, 3,731 rows/s processed; capacity measured as 1,433 rows/s before and 718 "
+        "after. There is no table, because without an overload it shows nothing; "
+        "hint: run it again when nothing else runs on this machine"
+    )
+
+
+def test_a_demo_whose_machine_became_somewhat_faster_still_shows_an_overload() -> None:
+    faster = replace(result(rows=290), capacity_after=replace(CAPACITY, rows_per_s=390.0))
+    assert faster.overload == pytest.approx(2.5 * 300 / 390)
+    faster.check_overload()
+    much_faster = replace(faster, capacity_after=replace(CAPACITY, rows_per_s=600.0))
+    with pytest.raises(UnmetError, match="750 rows/s offered"):
+        much_faster.check_overload()
 
 
 def test_streams_are_empty_while_plain_queries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from penstock.calibration.judging import Capacity, Judged, Probe, find_capacity, search, spread
 from penstock.calibration.measured import Batch, batches
 from penstock.spark.source.ungoverned import Metadata, read_ungoverned
 from penstock.streams.opening import open_stream
@@ -21,23 +22,8 @@ Start = Callable[[DataFrame, str], StreamingQuery]
 
 WARM_BATCHES = 2
 """First batches of a probe that do not count, because a new query compiles its plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """A probe's result.
-
-    Attributes:
-        rows_per_s: Rows drained in a second of wall time.
-        batch_rows: Rows of a batch.
-        batch_s: Median time from the end of one batch to the end of the next.
-        busy_fraction: Fraction of the time in which a batch ran.
-    """
-
-    rows_per_s: float
-    batch_rows: int
-    batch_s: float
-    busy_fraction: float
+SEARCH_BATCHES = 4
+"""Batches of each probe in a search: two halves of two."""
 
 
 def warm_up(
@@ -102,7 +88,8 @@ def probe(
     rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
     query = start(rows, str(checkpoint))
     try:
-        while len(query.recentProgress) < wanted:
+        # Spark also reports when it has nothing to do, every ten seconds: such a report is no batch
+        while sum(report["numInputRows"] > 0 for report in query.recentProgress) < wanted:
             time.sleep(0.02)
             if (error := query.exception()) is not None:
                 raise _failed(error)
@@ -114,11 +101,22 @@ def probe(
 
 def _capacity(done: list[Batch]) -> Capacity:
     """The capacity from the end of the first batch to the end of the last."""
+    if len(done) < 2:
+        raise UnmetError(
+            "a probe has at least two batches with rows", len(done), "fill the stream with more rows"
+        )
     ends = np.array([batch.ended_s for batch in done])
+    lengths_s = np.diff(ends)
     rows = sum(batch.rows for batch in done[1:])
     wall_s = float(ends[-1] - ends[0])
     busy_s = sum(batch.duration_s for batch in done[1:])
-    return Capacity(rows / wall_s, done[-1].rows, float(np.median(np.diff(ends))), min(1.0, busy_s / wall_s))
+    return Capacity(
+        rows / wall_s,
+        done[-1].rows,
+        float(np.median(lengths_s)),
+        min(1.0, busy_s / wall_s),
+        spread(lengths_s.tolist()),
+    )
 
 
 def find_batch_rows(
@@ -132,11 +130,28 @@ def find_batch_rows(
     metadata: Metadata = False,
 ) -> Capacity:
     """The capacity in batches of about `batch_s`: probes with growing batches until they take that long."""
-    rows, found = first_rows, None
-    for i in range(tries):
-        found = probe(spark, stream, start, folder / f"try{i}", rows, 3, metadata)
-        if 0.9 <= found.batch_s / batch_s <= 1.1:
-            break
-        rows = max(1, round(rows * min(max(batch_s / found.batch_s, 0.25), 8.0)))
-    assert found is not None
-    return found
+    return search(_probes(spark, stream, start, folder, metadata), batch_s, first_rows, tries)[-1]
+
+
+def find_plausible(
+    spark: SparkSession,
+    stream: str | Path,
+    start: Start,
+    folder: Path,
+    batch_s: float,
+    first_rows: int,
+    metadata: Metadata = False,
+) -> Judged:
+    """The capacity as `find_batch_rows` finds it; searches again if the result is not plausible."""
+    return find_capacity(_probes(spark, stream, start, folder, metadata), batch_s, first_rows)
+
+
+def _probes(spark: SparkSession, stream: str | Path, start: Start, folder: Path, metadata: Metadata) -> Probe:
+    """Probes of one query, each with a new checkpoint in a folder."""
+    number = itertools.count()
+
+    def measure(rows: int) -> Capacity:
+        checkpoint = folder / f"try{next(number)}"
+        return probe(spark, stream, start, checkpoint, rows, SEARCH_BATCHES, metadata)
+
+    return measure

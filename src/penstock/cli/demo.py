@@ -48,15 +48,16 @@ def demo_command(
         return
     console = output_console(json)
     result = _run(console, folder)
-    _print(console, result)
     values = result.to_json()
     write_json(folder / "report.json", values)
+    if json is not None:
+        write_json(json, values)
+    result.check_overload()
+    _print(console, result)
     console.print(
         f"run:   {folder / 'run'}  (penstock replay {folder / 'run'})", highlight=False, soft_wrap=True
     )
     _plot(console, result, folder / "demo.png")
-    if json is not None:
-        write_json(json, values)
 
 
 def _fresh_folder(runs: Path) -> Path:
@@ -92,7 +93,8 @@ def _run(console: Console, folder: Path) -> DemoResult:
         with stderr_to(folder / "spark.log"):  # stopping plain queries inside a batch is noisy
             spark = session(app="penstock-demo", **kept)
         say("warming up")
-        capacity = demo.measure_capacity(spark, work, say)
+        judged = demo.measure_capacity(spark, work, say)
+        capacity = judged.capacity
         say(
             f"this machine processes {capacity.rows_per_s:,.0f} rows/s of the demo's query; "
             f"it now gets {sum(demo.LOADS.values()):.1f} times as much, in bursts"
@@ -108,7 +110,7 @@ def _run(console: Console, folder: Path) -> DemoResult:
         if spark is not None:
             spark.stop()
         shutil.rmtree(work, ignore_errors=True)
-    return demo.DemoResult(capacity, after, governed, governed_from_s, plain, plain_from_s)
+    return demo.DemoResult(capacity, after, governed, governed_from_s, plain, plain_from_s, judged.doubts)
 
 
 def _arrivals() -> Any:
@@ -178,6 +180,10 @@ def _print(console: Console, result: DemoResult) -> None:
         f"({result.capacity.rows_per_s:,.0f} rows/s before, {result.capacity_after.rows_per_s:,.0f} after)",
         highlight=False,
     )
+    for doubt, measured in result.doubts.items():
+        console.print(
+            f"uncertain: the capacity before; expected: {doubt.value}; got: {measured}", highlight=False
+        )
     for missed in result.missed:
         console.print(f"[red]missed:[/] {missed}", highlight=False, soft_wrap=True)
     if result.missed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -15,13 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program has it
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.calibration.capacity import Capacity, find_batch_rows, probe, stop_quietly, warm_up
+from penstock.calibration.capacity import find_plausible, probe, stop_quietly, warm_up
+from penstock.calibration.judging import Capacity, Doubt, Judged, probe_again
 from penstock.calibration.measured import Batch, batches, delays
 from penstock.spark.driver.flow import attach
 from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.opening import create_paced, open_paced
 from penstock.streams.producing.schedule import schedule_constant, schedule_from_arrivals
+from penstock.vocabulary.errors import UnmetError
 from penstock.vocabulary.model import FloatArray
 from penstock.vocabulary.status import Status
 
@@ -35,9 +38,11 @@ LOADS = {"gold": 0.3, "silver": 0.3, "bronze": 1.9}
 GOVERNED_S, PLAIN_S, WARM_UP_S = 50.0, 20.0, 18.0
 NOT_YET_S = 3600.0
 """Streams begin this much later while queries start, so that they are empty."""
-PROBED_BATCHES = 5
+PROBED_BATCHES = 6
 LEAST_ADMITTED = 0.8
 """Least fraction of the capacity that must be admitted: shedding too much would shorten delays as well."""
+LEAST_OVERLOAD = 1.5
+"""Least input, in parts of the most that the machine was seen to process: with less there is no overload."""
 SEGMENT_ROWS = 4096
 KEYS = 1000
 
@@ -69,14 +74,16 @@ class DemoResult:
     governed_from_s: float
     plain: dict[str, ClassRun]
     plain_from_s: float
+    doubts: dict[Doubt, str] = field(default_factory=dict)
+    """Why the first capacity is uncertain, if it is."""
 
     @property
     def middle_s(self) -> float:
         return self.governed_from_s + GOVERNED_S / 2
 
     @property
-    def admitted_to_capacity(self) -> float:
-        """Rows processed a second in the second half, over the mean of the capacities around it.
+    def admitted_per_s(self) -> float:
+        """Rows processed a second in the second half.
 
         Only up to the last batch that ended: nobody reports how far the batch after it had come.
         """
@@ -84,9 +91,36 @@ class DemoResult:
         end_s = max((b.ended_s for b in done), default=self.middle_s)
         if end_s <= self.middle_s:
             return 0.0
-        rows = sum(b.rows * _inside(b, self.middle_s, end_s) for b in done)
+        return sum(b.rows * _inside(b, self.middle_s, end_s) for b in done) / (end_s - self.middle_s)
+
+    @property
+    def admitted_to_capacity(self) -> float:
+        """Rows processed a second in the second half, over the mean of the capacities around it."""
         capacity_per_s = (self.capacity.rows_per_s + self.capacity_after.rows_per_s) / 2
-        return rows / (end_s - self.middle_s) / capacity_per_s
+        return self.admitted_per_s / capacity_per_s
+
+    @property
+    def overload(self) -> float:
+        """The mean input over the most rows a second that the machine was seen to process."""
+        seen = (self.capacity.rows_per_s, self.capacity_after.rows_per_s, self.admitted_per_s)
+        return sum(LOADS.values()) * self.capacity.rows_per_s / max(seen)
+
+    def check_overload(self) -> None:
+        """Refuses a run in which the machine was not overloaded.
+
+        Raises:
+            UnmetError: The capacity was measured far too low, and so was the input that follows from it.
+        """
+        if self.overload < LEAST_OVERLOAD:
+            offered_per_s = sum(LOADS.values()) * self.capacity.rows_per_s
+            raise UnmetError(
+                f"the demo offers at least {LEAST_OVERLOAD:g} times as many rows as the machine can process",
+                f"{offered_per_s:,.0f} rows/s offered, {self.admitted_per_s:,.0f} rows/s processed; capacity "
+                f"measured as {self.capacity.rows_per_s:,.0f} rows/s before and "
+                f"{self.capacity_after.rows_per_s:,.0f} after. There is no table, because without an "
+                "overload it shows nothing",
+                "run it again when nothing else runs on this machine",
+            )
 
     @property
     def missed(self) -> list[str]:
@@ -111,6 +145,7 @@ class DemoResult:
             "capacity_rows_per_s": self.capacity.rows_per_s,
             "capacity_after_rows_per_s": self.capacity_after.rows_per_s,
             "offered_to_capacity": sum(LOADS.values()),
+            "overload": self.overload,
             "admitted_to_capacity": self.admitted_to_capacity,
             "classes": {name: self._class(name) for name in CLASSES},
             "missed": self.missed,
@@ -165,8 +200,12 @@ def start_query(stream: DataFrame, checkpoint: str) -> StreamingQuery:
     return start_in_turn(writer.option("checkpointLocation", checkpoint).start)
 
 
-def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
-    """The capacity of this machine, ungoverned and warm, in batches of half the shortest target."""
+def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Judged:
+    """The capacity of this machine, ungoverned and warm, in batches of half the shortest target.
+
+    Raises:
+        UnmetError: Several searches have not found it: the demo would not know what an overload is.
+    """
     log = create_paced(
         folder / "filled" / "readings", rows(), schedule_constant(1e6, 120, SEGMENT_ROWS), event_time="at"
     )
@@ -176,15 +215,36 @@ def measure_capacity(spark: SparkSession, folder: Path, tell: Tell) -> Capacity:
     tell("measuring the capacity")
     length_s = min(settings["target"] for settings in CLASSES.values()) / 2
     first = max(1000, round(rate_per_s * length_s))
-    return find_batch_rows(spark, log.ref.id, start_query, checkpoints / "find", length_s, first, tries=3)
+    found = find_plausible(spark, log.ref.id, start_query, checkpoints / "find", length_s, first)
+    check_capacity(found)
+    return found
+
+
+def check_capacity(found: Judged) -> None:
+    """Refuses a capacity that says nothing of the machine.
+
+    Raises:
+        UnmetError: Batches are too short or too long, or their rows take too little of their time.
+    """
+    if not found.is_usable:
+        raise UnmetError(
+            "a probe of the capacity is plausible: " + ", and ".join(doubt.value for doubt in found.doubts),
+            f"{'; '.join(found.doubts.values())}, in the last of {found.probes} probes "
+            f"({found.capacity.rows_per_s:,.0f} rows/s). The demo would offer too few rows or far too many, "
+            "and there is no table",
+            "run it again when nothing else runs on this machine",
+        )
 
 
 def measure_again(spark: SparkSession, folder: Path, before: Capacity) -> Capacity:
     """The capacity after the governed run, in batches of the same number of rows."""
-    checkpoint = folder / "checkpoints" / "again"
-    return probe(
-        spark, folder / "filled" / "readings", start_query, checkpoint, before.batch_rows, PROBED_BATCHES
-    )
+    stream, number = folder / "filled" / "readings", itertools.count()
+
+    def measure() -> Capacity:
+        checkpoint = folder / "checkpoints" / f"again{next(number)}"
+        return probe(spark, stream, start_query, checkpoint, before.batch_rows, PROBED_BATCHES)
+
+    return probe_again(measure, before)
 
 
 def make_streams(folder: Path, arrivals_s: FloatArray, capacity: Capacity, seconds: float) -> Path:

@@ -1,0 +1,175 @@
+"""Judges whether a probe of a capacity tells what a machine can process. Arithmetic alone: nothing runs here.
+
+A probe counts rows in a second of a few micro-batches. That is a capacity only if the batches are about as
+long as they are to be, if most of their time goes into rows, and if the machine went on at one speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+CLOSE = 0.1
+"""A batch whose length is within this fraction of the wanted length is not made longer or shorter."""
+LEAST_LENGTH, MOST_LENGTH = 0.6, 1.6
+"""A batch outside these parts of the wanted length tells of batches of another length."""
+LEAST_ROW_PART = 0.5
+"""Least part of a batch's time that its rows must take. Where the fixed cost takes more, a batch of many more
+rows would take hardly longer, and rows a second say little of what the machine can process."""
+MOST_CHANGE = 2.0
+"""Factor by which the capacities before and after a run may differ before the later probe is repeated."""
+MOST_SPREAD = 0.25
+"""Most by which the batches of a probe's two halves may differ. On an idle machine of two cores halves of
+three batches differed by up to 26 %."""
+LEAST_GROWTH, MOST_GROWTH = 0.25, 8.0
+"""By which factors the rows of a batch change from one probe to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A probe's result.
+
+    Attributes:
+        rows_per_s: Rows drained in a second of wall time.
+        batch_rows: Rows of a batch.
+        batch_s: Median time from the end of one batch to the end of the next.
+        busy_fraction: Fraction of the time in which a batch ran.
+        spread: How much shorter the batches of one half of the probe were than those of the other half, as a
+            fraction of the longer.
+    """
+
+    rows_per_s: float
+    batch_rows: int
+    batch_s: float
+    busy_fraction: float
+    spread: float = 0.0
+
+
+Probe = Callable[[int], Capacity]
+"""Measures batches of so many rows."""
+
+
+class Doubt(Enum):
+    """Why a probe may not tell the capacity."""
+
+    LENGTH = "batches have about the wanted length"
+    ROWS = "rows take at least half of a batch's time"
+    SPEED = "the two halves of a probe differ by at most a quarter"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A capacity, and why it may be wrong.
+
+    Attributes:
+        capacity: As the last probe measured it.
+        doubts: By kind, what was measured; none if the capacity is plausible.
+        probes: Number of probes that were made.
+    """
+
+    capacity: Capacity
+    doubts: dict[Doubt, str]
+    probes: int
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the capacity is plausible, or only uncertain because the machine's speed changes."""
+        return self.doubts.keys() <= {Doubt.SPEED}
+
+
+def spread(lengths_s: Sequence[float]) -> float:
+    """How much the mean lengths of two halves of some batches differ, as a fraction of the longer mean."""
+    half = len(lengths_s) // 2
+    if half == 0:
+        return 0.0
+    first_s, last_s = sum(lengths_s[:half]) / half, sum(lengths_s[-half:]) / half
+    return abs(first_s - last_s) / max(first_s, last_s)
+
+
+def row_part(one: Capacity, other: Capacity) -> float:
+    """The part of a batch's time that its rows take, from probes of two sizes; for the larger batch.
+
+    A batch of n rows takes a + b n: two probes give b, and the part is b n / (a + b n).
+    """
+    small, large = sorted((one, other), key=lambda probed: probed.batch_rows)
+    row_s = (large.batch_s - small.batch_s) / (large.batch_rows - small.batch_rows)
+    return min(1.0, max(0.0, row_s * large.batch_rows / large.batch_s))
+
+
+def doubts_of(found: Capacity, smaller: Capacity | None, batch_s: float) -> dict[Doubt, str]:
+    """What speaks against a probe.
+
+    Args:
+        found: The probe.
+        smaller: A probe of batches with at most half of the rows.
+        batch_s: The wanted length of a batch.
+    """
+    doubts = {}
+    if not LEAST_LENGTH <= found.batch_s / batch_s <= MOST_LENGTH:
+        doubts[Doubt.LENGTH] = f"{found.batch_rows:,} rows took {found.batch_s:.2f} s of {batch_s:g} s"
+    if smaller is not None and row_part(smaller, found) < LEAST_ROW_PART:
+        doubts[Doubt.ROWS] = (
+            f"{smaller.batch_rows:,} rows took {smaller.batch_s:.2f} s, "
+            f"{found.batch_rows:,} rows {found.batch_s:.2f} s"
+        )
+    if found.spread > MOST_SPREAD:
+        doubts[Doubt.SPEED] = f"{100 * found.spread:.0f} %"
+    return doubts
+
+
+def search(probe: Probe, batch_s: float, first_rows: int, tries: int) -> list[Capacity]:
+    """Probes with more or fewer rows until a batch takes about `batch_s`, but at most `tries`."""
+    rows, probes = first_rows, []
+    for _ in range(tries):
+        probes.append(probe(rows))
+        ratio = batch_s / probes[-1].batch_s
+        if abs(1.0 / ratio - 1.0) <= CLOSE:
+            break
+        rows = max(1, round(rows * min(max(ratio, LEAST_GROWTH), MOST_GROWTH)))
+    return probes
+
+
+def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3, searches: int = 3) -> Judged:
+    """The capacity in batches of about `batch_s`; a search whose result is not plausible is repeated.
+
+    A machine that stalls makes batches long, and a search then makes batches small. So each search but the
+    first begins with the most rows that any probe had. It has a new probe of fewer rows to compare with.
+
+    Args:
+        probe: Measures batches of so many rows.
+        batch_s: The wanted length of a batch.
+        first_rows: Rows of the first probe's batches.
+        tries: Most probes of a search, besides the one to compare with.
+        searches: Most searches.
+    """
+    count, most_rows = 0, first_rows
+    for _ in range(searches):
+        probes = search(probe, batch_s, most_rows, tries)
+        found = probes[-1]
+        smaller = [p for p in probes if 2 * p.batch_rows <= found.batch_rows]
+        if not smaller and found.batch_rows > 1:
+            smaller = [probe(found.batch_rows // 2)]
+            count += 1
+        count += len(probes)
+        most_rows = max(most_rows, *(probed.batch_rows for probed in probes))
+        doubts = doubts_of(found, smaller[-1] if smaller else None, batch_s)
+        if not doubts:
+            break
+    return Judged(found, doubts, count)
+
+
+def probe_again(probe: Callable[[], Capacity], before: Capacity, tries: int = 3) -> Capacity:
+    """A later probe of the same batches; repeated where its halves or the two capacities differ much.
+
+    Args:
+        probe: Measures batches of the same number of rows.
+        before: The capacity before the run.
+        tries: Most probes.
+    """
+    for _ in range(tries):
+        found = probe()
+        factor = found.rows_per_s / before.rows_per_s
+        if found.spread <= MOST_SPREAD and 1 / MOST_CHANGE <= factor <= MOST_CHANGE:
+            break
+    return found
