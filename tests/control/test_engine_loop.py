@@ -175,6 +175,29 @@ def test_a_class_waits_for_its_turn_a_target_and_a_half_at_most_also_if_batches_
     assert np.diff(began_s[began_s >= since]).max() <= TUNING.waits * 5.0
 
 
+def test_a_lower_class_has_its_turns_in_a_burst_of_a_higher_class_that_is_always_late(virtual: Lab) -> None:
+    """The higher class was quiet before, so for some time it uses less than it may claim.
+
+    By weight the lower class is next again and again, and each time a batch of the higher class would be
+    late. The lower class lets that class go first only until it has waited for a target and a half itself.
+    """
+    target_s, quiet_s, burst_s, bin_s = 3.0, 20.0, 9.0, 0.1
+    machine = virtual.machine(fixed_s=0.1, row_s=200e-6)
+    capacity_per_s = 1.0 / machine.row_s
+    cluster = virtual({n: {"target": target_s, "priority": w} for n, w in {"high": 2, "low": 1}.items()})
+    quiet = np.full(round(quiet_s / bin_s), 0.01 * capacity_per_s * bin_s)
+    burst = np.full(round(burst_s / bin_s), capacity_per_s * bin_s)
+    for i in range(3):
+        log = virtual.stream(cluster, schedule_from_counts([*quiet, *burst], bin_s))
+        cluster.add(f"high{i}", "high", log, machine, seed=i)
+    cluster.add("low", "low", virtual.stream(cluster, capacity_per_s, quiet_s + burst_s), machine)
+    cluster.run(quiet_s + burst_s)
+    virtual.check_books(cluster)
+    began_s = np.array([batch.began_s for batch in cluster.queries["low"].batches])
+    in_burst_s = began_s[began_s >= cluster.timer() - burst_s - 1.0]
+    assert np.diff([*in_burst_s, cluster.timer()]).max() <= TUNING.waits * target_s
+
+
 @pytest.mark.briefly("10")
 @pytest.mark.parametrize("seed", [0, 10])
 def test_a_class_does_not_wait_for_its_turn_because_one_of_lower_priority_is_next(

@@ -33,6 +33,7 @@ from penstock.grants.plans.values import NO_WINDOW, window_numbers
 from penstock.grants.selection import Range, read_range, select
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.producing.schedule import schedule_from_counts
 from penstock.vocabulary.errors import InvalidInputError
 
 TARGET_S, MEASURED_S, ROW_S = 8.0, 20.0, 100e-6
@@ -277,6 +278,32 @@ def test_windows_are_kept_whole_over_all_batches(virtual: Lab, times: float) -> 
         assert len(kept) > 5
         assert len(broken) <= 1, "a stall may make the rest of a window late"
         assert len([n for n in ended if not kept[n]]) > 0.2 * len(ended)
+
+
+def test_what_was_shed_of_a_window_is_not_forgotten_when_the_overload_ends_within_it(virtual: Lab) -> None:
+    """Bursts of twice the capacity end amid windows of which an earlier grant shed the first rows.
+
+    The rest of such a window would fit. The shedder's order of windows is always the same, so a steady
+    overload does not show whether earlier choices are remembered.
+    """
+    size_us, bin_s = 500_000, 0.1
+    cluster = virtual({"gold": {"target": 4.0, "shed": {"by": "window", "size": "500ms"}}})
+    machine = virtual.machine(row_s=1e-3)
+    capacity = (1 - 2 * machine.fixed_s / 4.0) / machine.row_s
+    burst, calm = np.full(50, 2.0 * capacity * bin_s), np.full(50, 0.2 * capacity * bin_s)
+    schedule = schedule_from_counts(np.tile([*burst, *calm], 2).round(), bin_s)
+    log = virtual.stream(cluster, schedule)
+    query = cluster.add("q", "gold", log, machine)
+    cluster.run(20.0)
+    virtual.check_books(cluster)
+    kept: Counter[int] = Counter()
+    everything: Counter[int] = Counter()
+    for batch in query.batches:
+        for into, rows in zip((kept, everything), rows_of(log, batch), strict=True):
+            into.update(window_numbers(rows, "_arrival", size_us).tolist())
+    ended = sorted(everything)[1:-1]
+    assert any(not kept[number] for number in ended), "windows are shed"
+    assert [number for number in ended if 0 < kept[number] < everything[number]] == []
 
 
 def test_both_streams_of_a_query_keep_the_same_windows(virtual: Lab) -> None:

@@ -132,7 +132,7 @@ def test_a_stream_that_cannot_be_looked_at_is_said_once_and_its_rows_arrive_when
     assert followed.known(broken) == 40, "what is known stays"
     broken.error = None
     until(lambda: (followed.known(broken), followed.known(broken, 1)) == (100, 20), "its rows")
-    until(lambda: len(said(caplog, broken)) == 2, "that it can be looked at again")  # said after the rows came
+    until(lambda: len(said(caplog, broken)) == 2, "the line that comes after its rows")
     assert [("cannot be looked at" in line) for line in said(caplog, broken)] == [True, False]
     assert "can be looked at again" in said(caplog, broken)[1]
     assert not said(caplog, other)

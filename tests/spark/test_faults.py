@@ -174,6 +174,7 @@ def test_a_control_plane_that_hangs_is_done_without_until_it_answers_again(
         await_a_grant(flow, log, query)
         assert rows_of(flow, "readings", "ungoverned") >= len(alone)
         assert rows_of(flow, "readings", "shed") == 0, "what came while it hung is not late"
+        assert rows_of(flow, "readings") == log.end(), "nothing waits once it is drained"
         check_books(flow, {"readings": log.end()})
     assert ids(spark.table("hangs")) == list(range(log.end()))
 

@@ -34,7 +34,7 @@ def demo_command(
         bool, typer.Option("--simulated", help="Load managers in virtual time instead; needs no Java.")
     ] = False,
 ) -> None:
-    """See an overloaded Spark keep its delay targets, and plain Spark miss them, in about two minutes.
+    """See an overloaded Spark keep its delay targets, and plain Spark miss them, in about three minutes.
 
     Starts Spark on this machine, measures what it can process, and offers it two and a half times as much in
     three classes. Leaves a run directory with a report and a picture.
