@@ -43,9 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Cases that `briefly` leaves out are long; then files by how long they take, a file's order as it is."""
-    leave_out_long_cases(items)  # before -m chooses
+    whole = not (config.getoption("lf") or any("::" in arg for arg in config.args))
+    leave_out_long_cases(items, whole)  # before -m chooses
     yield
 
     def place(item: pytest.Item) -> int:
@@ -55,8 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     items.sort(key=place)
 
 
-def leave_out_long_cases(items: list[pytest.Item]) -> None:
-    """Marks as long each case of a test that its marker `briefly` does not name."""
+def leave_out_long_cases(items: list[pytest.Item], whole: bool) -> None:
+    """Marks as long each case of a test that its marker `briefly` does not name.
+
+    Args:
+        items: The collected cases.
+        whole: Whether all cases of a test are among them, so that the names can be checked.
+    """
     cases: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("briefly") is not None:
@@ -64,12 +70,13 @@ def leave_out_long_cases(items: list[pytest.Item]) -> None:
     for test, found in cases.items():
         marker = found[0].get_closest_marker("briefly")
         assert marker is not None
-        left_out = [item for item in found if item.callspec.id not in marker.args]
-        if len(found) > 1 and len(found) - len(left_out) < len(marker.args):
-            known = ", ".join(item.callspec.id for item in found)
+        names = {item: item.callspec.id if hasattr(item, "callspec") else "" for item in found}
+        if whole and not (marker.args and set(marker.args) <= set(names.values())):
+            known = ", ".join(names.values())
             raise pytest.UsageError(f"{test}: expected: briefly names cases of {known}; got: {marker.args}")
-        for item in left_out:
-            item.add_marker(pytest.mark.long)
+        for item, name in names.items():
+            if name not in marker.args:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,7 +17,7 @@ from penstock.calibration.measured import batches, delays, rows_in_time
 from penstock.spark.source.ungoverned import read_ungoverned
 from penstock.streams.paced.stream import PacedLog, create_paced
 from penstock.streams.producing.schedule import schedule_constant
-from penstock.vocabulary.errors import PenstockError
+from penstock.vocabulary.errors import PenstockError, UnmetError
 
 pytestmark = pytest.mark.spark
 
@@ -45,6 +45,14 @@ def test_a_probe_drains_batches_of_the_rows_it_was_told(
     assert found.batch_rows == 5000
     assert found.rows_per_s > 0
     assert 0 < found.busy_fraction <= 1
+
+
+def test_a_probe_of_a_log_with_few_rows_measures_what_there_is_or_says_so(
+    spark: SparkSession, filled: PacedLog, tmp_path: Path
+) -> None:
+    assert probe(spark, filled.directory, start, tmp_path / "four", 250_000, 5).batch_rows == 250_000
+    with pytest.raises(UnmetError, match="at least two batches with rows; got: 1; hint: fill the stream"):
+        probe(spark, filled.directory, start, tmp_path / "two", 500_000, 5)
 
 
 def test_a_probe_of_a_query_that_fails_says_so(spark: SparkSession, filled: PacedLog, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.calibration.judging import Capacity
 from penstock.calibration.measured import Batch
+from penstock.cli import main
 from penstock.demo import run as demo
 from penstock.demo.run import CLASSES, GOVERNED_S, ClassRun, DemoResult
 from penstock.grants.offset import Offset
@@ -61,6 +63,20 @@ def test_a_demo_without_an_overload_says_so_instead_of_showing_a_table() -> None
         "after. There is no table, because without an overload it shows nothing; "
         "hint: run it again when nothing else runs on this machine"
     )
+
+
+def test_a_demo_without_an_overload_leaves_its_report_and_says_where_its_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low = replace(result(rows=3731), capacity=replace(CAPACITY, rows_per_s=1433.0))
+    monkeypatch.setattr("penstock.cli.demo._run", lambda console, folder: low)
+    wanted = tmp_path / "demo.json"
+    assert main(["demo", "--runs", str(tmp_path / "runs"), "--json", str(wanted)]) == 2
+    printed = capsys.readouterr()
+    assert "3,582 rows/s offered" in printed.err
+    assert f"run:   {tmp_path / 'runs' / 'demo-001' / 'run'}" in printed.out
+    assert json.loads((tmp_path / "runs" / "demo-001" / "report.json").read_text())["overload"] < 1
+    assert not wanted.exists(), "the command can be given again as it is"
 
 
 def test_a_demo_whose_machine_became_somewhat_faster_still_shows_an_overload() -> None:

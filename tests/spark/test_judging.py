@@ -94,6 +94,12 @@ def test_halves_that_differ_are_probed_again_and_a_machine_that_stays_uneven_is_
     check_capacity(always)
 
 
+def test_a_capacity_that_can_be_used_is_not_given_up_for_a_search_that_met_a_stall() -> None:
+    found = find_capacity(ScriptedMachine([0.0] * 4 + [12.0] * 100, [0.3] * 100), LENGTH_S, FULL)
+    assert found.is_usable
+    assert found.capacity.rows_per_s == pytest.approx(FULL / LENGTH_S, rel=0.1)
+
+
 def test_a_search_of_the_benches_has_as_many_probes_as_it_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -140,10 +146,12 @@ def scripted(probes: Iterator[Capacity]) -> Callable[[], Capacity]:
 
 def test_a_later_probe_far_from_the_first_is_repeated_and_kept_if_it_stays_so() -> None:
     before = Capacity(400_000.0, 1_000_000, 2.5, 1.0)
-    slow, near = Capacity(718.0, 1_000_000, 1400.0, 1.0), Capacity(500_000.0, 1_000_000, 2.0, 1.0)
+    slow, near = Capacity(100_000.0, 1_000_000, 10.0, 1.0), Capacity(500_000.0, 1_000_000, 2.0, 1.0)
+    slowest = Capacity(718.0, 1_000_000, 1400.0, 1.0)
     uneven = Capacity(400_000.0, 1_000_000, 2.5, 1.0, 0.3)
     assert probe_again(scripted(iter([slow, uneven, near])), before) is near
     assert probe_again(scripted(iter([slow, slow, slow])), before) is slow
+    assert probe_again(scripted(iter([slowest])), before) is slowest, "three of them would take hours"
 
 
 def test_a_plausible_capacity_is_not_refused() -> None:

@@ -75,6 +75,8 @@ def probe(
 ) -> Capacity:
     """Drains a filled log for a few batches of `batch_rows` rows, and measures them.
 
+    If the log has too few rows, the batches that it fills are measured.
+
     Args:
         spark: A session that has warmed up.
         stream: A log with enough rows waiting.
@@ -83,13 +85,15 @@ def probe(
         batch_rows: Rows of a batch.
         count: Number of batches to measure, after the warm-up batches.
         metadata: Metadata columns that the query needs.
+
+    Raises:
+        UnmetError: The query fails, or the log has too few rows for two batches after the warm-up.
     """
     log, wanted = open_stream(stream), WARM_BATCHES + count
     rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
     query = start(rows, str(checkpoint))
     try:
-        # Spark also reports when it has nothing to do, every ten seconds: such a report is no batch
-        while sum(report["numInputRows"] > 0 for report in query.recentProgress) < wanted:
+        while not _is_over(query, wanted):
             time.sleep(0.02)
             if (error := query.exception()) is not None:
                 raise _failed(error)
@@ -97,6 +101,16 @@ def probe(
     finally:
         query.stop()
     return _capacity(done[WARM_BATCHES - 1 :])
+
+
+def _is_over(query: StreamingQuery, wanted: int) -> bool:
+    """Whether a query has had the wanted number of batches, or has drained its stream before.
+
+    Spark also reports when it has nothing to do, every ten seconds: such a report is no batch.
+    """
+    reports = query.recentProgress
+    count = sum(report["numInputRows"] > 0 for report in reports)
+    return count >= wanted or (count > 0 and not reports[-1]["numInputRows"])
 
 
 def _capacity(done: list[Batch]) -> Capacity:

@@ -7,7 +7,7 @@ long as they are to be, if most of their time goes into rows, and if the machine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 CLOSE = 0.1
@@ -19,6 +19,8 @@ LEAST_ROW_PART = 0.5
 rows would take hardly longer, and rows a second say little of what the machine can process."""
 MOST_CHANGE = 2.0
 """Factor by which the capacities before and after a run may differ before the later probe is repeated."""
+MOST_REPEATED = 10.0
+"""A later probe is repeated until the batches of all its tries take so many times as long as one before."""
 MOST_SPREAD = 0.25
 """Most by which the batches of a probe's two halves may differ. A machine of two cores
 that was otherwise idle had batches of 4.5, 3.0 and 2.7 s in one probe."""
@@ -63,7 +65,7 @@ class Judged:
     """A capacity, and why it may be wrong.
 
     Attributes:
-        capacity: As the last probe measured it.
+        capacity: As the last probe of the best search measured it.
         doubts: By kind, what was measured; none if the capacity is plausible.
         probes: Number of probes that were made.
     """
@@ -76,6 +78,11 @@ class Judged:
     def is_usable(self) -> bool:
         """Whether the capacity is plausible, or only uncertain because the machine's speed changes."""
         return self.doubts.keys() <= {Doubt.SPEED}
+
+    @property
+    def merit(self) -> tuple[bool, int]:
+        """Orders searches: usable ones before others, then those with fewer doubts."""
+        return self.is_usable, -len(self.doubts)
 
 
 def spread(lengths_s: Sequence[float]) -> float:
@@ -143,6 +150,7 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
         tries: Most probes of a search, besides the one to compare with.
         searches: Most searches.
     """
+    best: Judged | None = None
     count, most_rows = 0, first_rows
     for _ in range(searches):
         probes = search(probe, batch_s, most_rows, tries)
@@ -153,23 +161,31 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
             count += 1
         count += len(probes)
         most_rows = max(most_rows, *(probed.batch_rows for probed in probes))
-        doubts = doubts_of(found, smaller[-1] if smaller else None, batch_s)
-        if not doubts:
+        judged = Judged(found, doubts_of(found, smaller[-1] if smaller else None, batch_s), count)
+        if best is None or judged.merit > best.merit:
+            best = judged
+        if not judged.doubts:
             break
-    return Judged(found, doubts, count)
+    assert best is not None
+    return replace(best, probes=count)
 
 
 def probe_again(probe: Callable[[], Capacity], before: Capacity, tries: int = 3) -> Capacity:
     """A later probe of the same batches; repeated where its halves or the two capacities differ much.
+
+    On a machine that has become far slower a probe takes long, and is not repeated.
 
     Args:
         probe: Measures batches of the same number of rows.
         before: The capacity before the run.
         tries: Most probes.
     """
+    took_s = 0.0
     for _ in range(tries):
         found = probe()
+        took_s += found.batch_s
         factor = found.rows_per_s / before.rows_per_s
-        if found.spread <= MOST_SPREAD and 1 / MOST_CHANGE <= factor <= MOST_CHANGE:
+        is_near = found.spread <= MOST_SPREAD and 1 / MOST_CHANGE <= factor <= MOST_CHANGE
+        if is_near or took_s > MOST_REPEATED * before.batch_s:
             break
     return found

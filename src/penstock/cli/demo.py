@@ -50,13 +50,16 @@ def demo_command(
     result = _run(console, folder)
     values = result.to_json()
     write_json(folder / "report.json", values)
+    run = f"run:   {folder / 'run'}  (penstock replay {folder / 'run'})"
+    try:
+        result.check_overload()
+    except PenstockError:
+        console.print(run, highlight=False, soft_wrap=True)  # it can be looked at all the same
+        raise
     if json is not None:
         write_json(json, values)
-    result.check_overload()
     _print(console, result)
-    console.print(
-        f"run:   {folder / 'run'}  (penstock replay {folder / 'run'})", highlight=False, soft_wrap=True
-    )
+    console.print(run, highlight=False, soft_wrap=True)
     _plot(console, result, folder / "demo.png")
 
 

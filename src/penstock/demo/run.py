@@ -147,6 +147,7 @@ class DemoResult:
             "offered_to_capacity": sum(LOADS.values()),
             "overload": self.overload,
             "admitted_to_capacity": self.admitted_to_capacity,
+            "doubts": {doubt.name.lower(): measured for doubt, measured in self.doubts.items()},
             "classes": {name: self._class(name) for name in CLASSES},
             "missed": self.missed,
         }
@@ -229,7 +230,7 @@ def check_capacity(found: Judged) -> None:
     if not found.is_usable:
         raise UnmetError(
             "a probe of the capacity is plausible: " + ", and ".join(doubt.value for doubt in found.doubts),
-            f"{'; '.join(found.doubts.values())}, in the last of {found.probes} probes "
+            f"{'; '.join(found.doubts.values())}, in {found.probes} probes "
             f"({found.capacity.rows_per_s:,.0f} rows/s). The demo would offer too few rows or far too many, "
             "and there is no table",
             "run it again when nothing else runs on this machine",
