@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import logging
 from collections.abc import Callable
@@ -18,25 +19,24 @@ from penstock.record.recording import LiveRecorder
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
-ERRORS = [
-    ValueError("v"),
-    KeyError("k"),
-    TypeError("t"),
-    AttributeError("a"),
-    IndexError("i"),
-    ZeroDivisionError("z"),
-    OverflowError("o"),
-    RuntimeError("r"),
-    RecursionError("deep"),
-    MemoryError("m"),
-    OSError("disk"),
+UNICODE = {UnicodeDecodeError: ("ascii", b"", 0, 1, "u"), UnicodeEncodeError: ("ascii", "", 0, 1, "u")}
+ERRORS: list[BaseException] = [
+    *(
+        kind(*UNICODE.get(kind, ("u", 0, 1, "u") if kind is UnicodeTranslateError else ("e",)))
+        for kind in vars(builtins).values()
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ExceptionGroup)
+    ),
+    ExceptionGroup("several", [ValueError("v"), KeyError("k")]),
+    SystemExit(1),
+    GeneratorExit(),
     PenstockError("p"),
     InvalidInputError("a rule", "got", "hint"),
 ]
+"""Each built-in exception, and Penstock's own. `KeyboardInterrupt` is a user's wish, not a policy's error."""
 SETTINGS: dict[str, dict[str, Any]] = {"semantic": {"utility": "value"}, "window": {"size": "100ms"}}
 
 
-def raising(*errors: Exception) -> Callable[..., Any]:
+def raising(*errors: BaseException) -> Callable[..., Any]:
     """A method that raises one of these after the other."""
     turns = itertools.cycle(errors)
 
@@ -63,6 +63,11 @@ def check_goes_on(virtual: Any, cluster: Any, seconds: float = 6.0) -> None:
     for key, query in cluster.queries.items():
         assert len(query.batches) > before[key]
     virtual.check_books(cluster)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_a_policy_raises_penstock_goes_on_without_its_word(error: BaseException) -> None:
+    assert Guard().call("the manager", raising(error), lambda _: "instead", "no shedding", 0.0) == "instead"
 
 
 @pytest.mark.briefly("ctrl", "deadline")

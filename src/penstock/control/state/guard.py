@@ -25,7 +25,7 @@ class Guard:
         self,
         who: str,
         does: Callable[[], T],
-        otherwise: Callable[[Exception], T],
+        otherwise: Callable[[BaseException], T],
         instead: str,
         now_s: float,
     ) -> T:
@@ -40,7 +40,7 @@ class Guard:
         """
         try:
             return does()
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit() in a policy ends nothing either
             self._say(who, instead, now_s)
             return otherwise(error)
 
