@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.policies.capacity import (
     CAPACITY_POLICIES,
-    Candidate,
     ClassUse,
     HighestRate,
     capacity_policy,
@@ -223,7 +222,7 @@ def test_quotas_are_the_shares_of_a_round() -> None:
     assert quotas({"a": 0.6, "b": 0.3, "c": 0.1}, 0.5) == pytest.approx({"a": 0.3, "b": 0.15, "c": 0.05})
 
 
-def taken(order: HighestRate, able: list[Candidate], turns: int) -> list[str]:
+def taken(order: HighestRate, able: Mapping[str, float | None], turns: int) -> list[str]:
     keys = []
     for _ in range(turns):
         key = order.next_of(able)
@@ -234,18 +233,18 @@ def taken(order: HighestRate, able: list[Candidate], turns: int) -> list[str]:
 
 
 def test_highest_rate_first_and_nobody_starves() -> None:
-    able = [Candidate("slow", 1.0), Candidate("fast", 9.0), Candidate("faster", 10.0)]
+    able = {"slow": 1.0, "fast": 9.0, "faster": 10.0}
     assert taken(HighestRate(), able, 6) == ["faster", "fast", "slow"] * 2
-    assert HighestRate().next_of([]) is None
+    assert HighestRate().next_of({}) is None
 
 
 def test_queries_whose_rate_is_not_known_have_every_other_turn_until_it_is() -> None:
     order = HighestRate()
-    able = [Candidate("slow", 1.0), Candidate("fast", 9.0), Candidate("new", None)]
+    able = {"slow": 1.0, "fast": 9.0, "new": None}
     assert taken(order, able, 4) == ["new", "fast", "new", "slow"]
-    newer = [*able, Candidate("newer", None)]
+    newer = {**able, "newer": None}
     assert taken(order, newer, 6) == ["newer", "new", "newer", "fast", "new", "slow"]
-    assert taken(HighestRate(), able[2:], 3) == ["new", "new", "new"]
+    assert taken(HighestRate(), {"new": None}, 3) == ["new", "new", "new"]
 
 
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=60), st.integers(0, 5))
@@ -253,11 +252,11 @@ def test_a_query_that_can_run_has_its_turn_before_another_has_two(rounds: list[s
     order = HighestRate()
     since: dict[str, list[str]] = {}
     for able in rounds:
-        candidates = [Candidate(f"q{i}", float(i) if i < new else None) for i in able]
-        key = order.next_of(candidates)
+        rates_per_s = {f"q{i}": float(i) if i < new else None for i in able}
+        key = order.next_of(rates_per_s)
         assert key is not None
-        order.took(key, candidates)
-        since = {c.key: [*since.get(c.key, []), key] for c in candidates if c.key != key}
+        order.took(key, rates_per_s)
+        since = {other: [*since.get(other, []), key] for other in rates_per_s if other != key}
         known = [[other for other in others if int(other[1:]) < new] for others in since.values()]
         assert all(others.count(other) <= 2 for others in known for other in others)
         assert all(len(others) <= 20 for others in since.values())

@@ -449,7 +449,7 @@ class Engine:
                 continue
             schedule = self.scheduler.schedule(self.look(at), name)
             if self.classes.is_cycle_over(name, schedule.turns[name].cycle_s, at):
-                self.granting.decider.step(self.classes[name], queries, schedule.turns[name], at)
+                self.granting.decider.step(self.classes[name], queries, schedule)
                 return True
         return False
 

@@ -35,6 +35,7 @@ class PendingGrant:
     Attributes:
         query: Whose.
         schedule: How long turns are.
+        turn: How long the grant of the query may be.
         admission: What the class's manager admits.
         waiting: What waits for the query. Rows that arrive while values are fetched are the next grant's.
         spare: Whether no other class wanted the turn.
@@ -42,6 +43,7 @@ class PendingGrant:
 
     query: Query
     schedule: TurnSchedule
+    turn: Turn
     admission: Admission
     waiting: Waiting
     spare: bool
@@ -91,8 +93,9 @@ class Granting:
             schedule: How long turns are.
             spare: Whether no other class wanted the turn.
         """
-        admission = self.decider.admit(governed, queries, query, schedule, self.on)
-        return PendingGrant(query, schedule, admission, query.backlog.waiting, spare)
+        turn = schedule.turn(query)
+        admission = self.decider.admit(governed, queries, query, schedule, turn, self.on)
+        return PendingGrant(query, schedule, turn, admission, query.backlog.waiting, spare)
 
     def finish(
         self,
@@ -115,9 +118,9 @@ class Granting:
             RowsNeededError: The class's shedder must know values of rows first.
         """
         query, admission = pending.query, pending.admission
-        waiting, turn = pending.waiting, pending.schedule.turn(query)
+        waiting, turn = pending.waiting, pending.turn
         decided, chosen = cut(waiting, admission, row_limit(query, turn, self._tuning)), None
-        if self.on and not query.flags.draining:
+        if self.on and governed.strategy is not None and not query.flags.draining:
             chosen = self._choose(pending, governed, queries, at, may_fetch)
         if chosen is not None:
             decided = chosen.cut

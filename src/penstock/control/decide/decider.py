@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from penstock.control.backlog.waiting import profile
 from penstock.control.decide.observing import ClassView
 from penstock.control.schedule.paths import Paths
@@ -15,7 +17,6 @@ from penstock.control.state.classes import GovernedClass
 from penstock.control.state.guard import Guard
 from penstock.control.state.query import Query
 from penstock.vocabulary.model import NO_ROWS, Admission, BatchTiming, Decision, WaitingRows
-from penstock.vocabulary.moment import Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Decider:
         queries: Sequence[Query],
         query: Query,
         schedule: TurnSchedule,
+        turn: Turn,
         shedding: bool,
     ) -> Admission:
         """What the class's manager lets in of what waits for a query.
@@ -45,11 +47,12 @@ class Decider:
             queries: All queries of the class.
             query: The one to be granted.
             schedule: How long grants may be.
+            turn: How long the grant of the query may be.
             shedding: Whether anything may be shed.
         """
         at = schedule.seen.at
         if governed.traits.gives_grants:
-            admission = self._granted(governed, queries, query, schedule)
+            admission = self._granted(governed, queries, query, schedule, turn)
         else:
             keep_fraction = governed.plant.keep_fraction if query.cost.ready else 1.0
             admission = Admission(at.wall_s, -math.inf, keep_fraction)
@@ -58,15 +61,20 @@ class Decider:
         return admission
 
     def _granted(
-        self, governed: GovernedClass, queries: Sequence[Query], query: Query, schedule: TurnSchedule
+        self,
+        governed: GovernedClass,
+        queries: Sequence[Query],
+        query: Query,
+        schedule: TurnSchedule,
+        turn: Turn,
     ) -> Admission:
         at = schedule.seen.at
         # what the rows have left to go after this query counts as if it lay behind them
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
         rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
-        batch = timing(query, schedule.turn(query))
-        self.step(governed, queries, schedule.turns[query.cls], at, rows, batch)
+        batch = timing(query, turn)
+        self.step(governed, queries, schedule, rows, batch)
         decision = governed.plant.decision
         admission = decision.grant if decision is not None else None
         # while its cost is learned a query takes what the row limit allows; and when the check refused the
@@ -81,8 +89,7 @@ class Decider:
         self,
         governed: GovernedClass,
         queries: Sequence[Query],
-        turn: Turn,
-        at: Moment,
+        schedule: TurnSchedule,
         waiting: WaitingRows = NO_ROWS,
         batch: BatchTiming | None = None,
     ) -> None:
@@ -93,15 +100,15 @@ class Decider:
         Args:
             governed: The class.
             queries: All queries of the class.
-            turn: How long grants of the class's queries may be.
-            at: Now.
+            schedule: How long grants may be.
             waiting: What waits for the query to be granted, if there is one, by arrival.
             batch: What a batch of that query costs.
         """
         plant = governed.plant
 
         def decide() -> None:
-            step = governed.cycle.decide(plant.observe(at, _view(queries, turn, at, waiting, batch)))
+            view = _view(governed, queries, schedule, waiting, batch)
+            step = governed.cycle.decide(plant.observe(schedule.seen.at, view))
             plant.apply(step.applied)
             governed.cycle.in_force = step.applied
 
@@ -110,20 +117,24 @@ class Decider:
             decide,
             lambda error: plant.apply(Decision(plant.next_id - 1, 1.0, f"the manager failed: {error!r}")),
             "nothing is shed until it decides",
-            at.timer_s,
+            schedule.seen.at.timer_s,
         )
 
 
 def _view(
-    queries: Sequence[Query], turn: Turn, at: Moment, waiting: WaitingRows, batch: BatchTiming | None
+    governed: GovernedClass,
+    queries: Sequence[Query],
+    schedule: TurnSchedule,
+    waiting: WaitingRows,
+    batch: BatchTiming | None,
 ) -> ClassView:
     rows = {q.identity.query: q.backlog.waiting.rows for q in queries if q.readers}
     return ClassView(
         list(rows),
         waiting,
         rows,
-        _row_costs_s(queries, turn),
-        sum(_rest_s(q, at.timer_s) for q in queries if q.turn.lease is not None),
+        _row_costs_s(governed.name, schedule),
+        sum(_rest_s(q, schedule.seen.at.timer_s) for q in queries if q.turn.lease is not None),
         batch,
     )
 
@@ -134,22 +145,19 @@ def _rest_s(query: Query, now_s: float) -> float:
     return max(0.0, query.cost.batch_s(query.lease.admitted) - query.lease.ran_s(now_s))
 
 
-def _row_costs_s(queries: Sequence[Query], turn: Turn) -> dict[str, float]:
+def _row_costs_s(cls: str, schedule: TurnSchedule) -> dict[str, float]:
     """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out.
 
-    A class may have a thousand queries, so the cost model's own arithmetic stands here once more.
+    A class may have a thousand queries, so this is computed for all of them at once.
     """
-    found, usual_s = {}, turn.length_s
-    lengths_s = dict(zip(turn.asking.keys, turn.lengths_s.tolist(), strict=True))
-    for query in queries:
-        state, key = query.costs.model.state, query.identity.query
-        if state.fixed_s is None:
-            continue
-        fixed_s, row_s = state.level * state.fixed_s, state.level * (state.row_s or 0.0)
-        length_s = max(lengths_s.get(key, usual_s), 1.5 * fixed_s)
-        rows = (length_s - fixed_s) / row_s if row_s > 0.0 else math.inf
-        found[key] = length_s / rows if rows > 1.0 else length_s
-    return found
+    seen = schedule.seen
+    at = (seen.ready & (seen.cls == seen.place_of(cls))).nonzero()[0]
+    fixed_s, row_s = seen.fixed_s[at], seen.row_s[at]
+    length_s = np.maximum(schedule.lengths_s[at], 1.5 * fixed_s)
+    with np.errstate(divide="ignore"):
+        rows = np.where(row_s > 0.0, (length_s - fixed_s) / row_s, np.inf)
+    costs_s = length_s / np.maximum(rows, 1.0)
+    return dict(zip([seen.keys[i] for i in at.tolist()], costs_s.tolist(), strict=True))
 
 
 def timing(query: Query, turn: Turn) -> BatchTiming | None:

@@ -19,7 +19,7 @@ from penstock.control.schedule.usage import Usage
 from penstock.control.state.guard import Guard
 from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
-from penstock.policies.capacity import Candidate, HighestRate
+from penstock.policies.capacity import HighestRate
 from penstock.vocabulary.model import FloatArray
 
 
@@ -31,11 +31,13 @@ class TurnSchedule:
         seen: The queries as they were when the turns were planned.
         demands: By class that has work or wants a tick, what the class asks for.
         turns: By the same classes, how long their turns are.
+        lengths_s: By query, how long its turn is; 0 if its class is none of these.
     """
 
     seen: Snapshot
     demands: Mapping[str, Demand]
     turns: Mapping[str, Turn]
+    lengths_s: FloatArray
 
     def turn(self, query: Query) -> Turn:
         """How long a grant of a query may be."""
@@ -50,14 +52,14 @@ class Verdict:
     Attributes:
         schedule: The turns with which the contest was held.
         winner: The query that has the next turn; `None` if none has it.
-        candidates: The queries of the winner's class that could have had the turn.
+        rates_per_s: By query of the winner's class that could have had the turn, its rate, if known.
         classes: The classes that want a turn.
         again_s: In how many seconds another query may want a turn, if nothing happens until then.
     """
 
     schedule: TurnSchedule
     winner: Query | None = None
-    candidates: Sequence[Candidate] = ()
+    rates_per_s: Mapping[str, float | None] = field(default_factory=dict)
     classes: Collection[str] = field(default_factory=set)
     again_s: float = math.inf
 
@@ -110,7 +112,7 @@ class Scheduler:
         turns = plan_turns(demands, shares, self.parallel, self._tuning)
         least = self._tuning.least_fixed
         turns.update({name: Turn(least * tick.fixed_s, tick.target_s) for name, tick in ticks.items()})
-        return TurnSchedule(seen, {**demands, **ticks}, turns)
+        return TurnSchedule(seen, {**demands, **ticks}, turns, seen.turn_s(turns))
 
     # -- whose turn it is -----------------------------------------------------------------------
 
@@ -125,8 +127,7 @@ class Scheduler:
         again = _which(seen, returning)
         asking = seen.asks | again
         schedule = self.schedule(seen)
-        turns = schedule.turns
-        turn_s = seen.turn_s(turns)
+        turns, turn_s = schedule.turns, schedule.lengths_s
         batch_s = seen.batch_s(turn_s)
         starts_s = partial(self._starts_s, seen, turns, batch_s, _which(seen, ending))
         if self._eager:
@@ -152,10 +153,10 @@ class Scheduler:
             self._tuning,
         )
         cls, able_at = contest.winner(classes)
-        winner, candidates = self._inside_class(seen, cls, able_at)
+        winner, rates_per_s = self._inside_class(seen, cls, able_at)
         if winner is None:  # the next class has only a batch about to end; its price grows with time
             again_s = min(again_s, self._tuning.look_every_s)
-        return Verdict(schedule, winner, candidates, classes, again_s)
+        return Verdict(schedule, winner, rates_per_s, classes, again_s)
 
     def begin(self, verdict: Verdict, busy: Collection[str], ending: Sequence[Query]) -> bool:
         """Books that the winner of a contest takes its turn; returns whether no other class wanted the turn.
@@ -170,7 +171,7 @@ class Scheduler:
         inside = self._rounds(winner.cls)
         self._guard.call(
             "highest rate",
-            lambda: inside.took(winner.key, verdict.candidates),
+            lambda: inside.took(winner.key, verdict.rates_per_s),
             lambda _: None,
             "of the queries that can run, the first to join goes",
             now_s,
@@ -179,8 +180,8 @@ class Scheduler:
 
     def _inside_class(
         self, seen: Snapshot, cls: str | None, able: IntArray
-    ) -> tuple[Query | None, list[Candidate]]:
-        """The query of a class that goes first, and all queries that could have gone first.
+    ) -> tuple[Query | None, Mapping[str, float | None]]:
+        """The query of a class that goes first, and the rates of all queries that could have gone first.
 
         Args:
             seen: All queries.
@@ -188,25 +189,24 @@ class Scheduler:
             able: The queries of the class that may have the turn, as indexes into the snapshot.
         """
         if cls is None or not able.size:
-            return None, []
+            return None, {}
         rows = seen.rows[able]
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.where(rows > 0, rows / (seen.fixed_s[able] + seen.row_s[able] * rows), 0.0).tolist()
-        ready = seen.ready[able].tolist()
-        queries = {seen.keys[i]: seen.queries[i] for i in able.tolist()}
-        candidates = [
-            Candidate(key, rate if known else None)
-            for key, rate, known in zip(queries, rates, ready, strict=True)
-        ]
+        places, ready = able.tolist(), seen.ready[able].tolist()
+        keys = [seen.keys[i] for i in places]
+        rates_per_s = {
+            key: rate if known else None for key, rate, known in zip(keys, rates, ready, strict=True)
+        }
         inside = self._rounds(cls)
         key = self._guard.call(
             "highest rate",
-            lambda: inside.next_of(candidates),
-            lambda _: next(iter(queries)),
+            lambda: inside.next_of(rates_per_s),
+            lambda _: keys[0],
             "of the queries that can run, the first to join goes",
             seen.at.timer_s,
         )
-        return (None if key is None else queries[key]), candidates
+        return (None if key is None else seen.queries[places[keys.index(key)]]), rates_per_s
 
     def _rounds(self, cls: str) -> HighestRate:
         return self._inside.setdefault(cls, HighestRate())

@@ -88,6 +88,10 @@ class Snapshot:
     target_s: FloatArray
     turns_of_row: IntArray
 
+    def place_of(self, cls: str) -> int:
+        """The index of a class."""
+        return next(i for i, each in enumerate(self.classes) if each.name == cls)
+
     def classes_of(self, which: BoolArray) -> list[int]:
         """The classes of some queries, as indexes in rising order."""
         found: list[int] = np.bincount(self.cls[which]).nonzero()[0].tolist()

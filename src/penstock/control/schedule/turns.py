@@ -82,8 +82,10 @@ class Turn:
 
     def of(self, query: str) -> float:
         """How long a grant of a query may be."""
-        keys = self.asking.keys
-        return float(self.lengths_s[keys.index(query)]) if query in keys else self.length_s
+        try:
+            return float(self.lengths_s[self.asking.keys.index(query)])
+        except ValueError:
+            return self.length_s
 
 
 def plan_turns(

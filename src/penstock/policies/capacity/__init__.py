@@ -8,7 +8,7 @@ from penstock.policies.capacity.absolute import Absolute, Hybrid
 from penstock.policies.capacity.base import CapacityPolicy, ClassUse
 from penstock.policies.capacity.cqc import Cqc, quotas
 from penstock.policies.capacity.dilos import Dilos
-from penstock.policies.capacity.highest_rate import Candidate, HighestRate
+from penstock.policies.capacity.highest_rate import HighestRate
 from penstock.policies.capacity.strict import Strict
 from penstock.vocabulary.errors import UnknownNameError
 
@@ -27,7 +27,6 @@ def capacity_policy(name: str, **settings: Any) -> CapacityPolicy:
 
 __all__ = [
     "CAPACITY_POLICIES",
-    "Candidate",
     "CapacityPolicy",
     "ClassUse",
     "HighestRate",

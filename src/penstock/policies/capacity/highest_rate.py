@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
-
-class Candidate(NamedTuple):
-    """A query of the class that could run now.
-
-    Attributes:
-        key: The query.
-        rate_per_s: Output rows that a second of its work brings; `None` if that is not known yet.
-    """
-
-    key: str
-    rate_per_s: float | None
+from collections.abc import Mapping
 
 
 class HighestRate:
@@ -32,21 +19,25 @@ class HighestRate:
         """The last query whose rate was not known."""
         self._tried_last = False
 
-    def next_of(self, candidates: Iterable[Candidate]) -> str | None:
-        """Returns the query whose turn it is; `took` then books the turn."""
-        able = {candidate.key: candidate.rate_per_s for candidate in candidates}
-        fresh = able.keys() - self._had_turn or able.keys()
-        unknown = {key for key, rate in able.items() if rate is None}
+    def next_of(self, rates_per_s: Mapping[str, float | None]) -> str | None:
+        """Returns the query whose turn it is; `took` then books the turn.
+
+        Args:
+            rates_per_s: By query of the class that could run now, the output rows that a second of its work
+                brings; `None` if that is not known yet.
+        """
+        able = rates_per_s.keys()
+        fresh = able - self._had_turn or able
+        unknown = {key for key in able if rates_per_s[key] is None}
         if tries := fresh & unknown or (set() if self._tried_last else unknown):
             return min(tries, key=lambda key: (key == self._tried, key))
-        return min(fresh, key=lambda key: (-(able[key] or 0.0), key), default=None)
+        return min(fresh, key=lambda key: (-(rates_per_s[key] or 0.0), key), default=None)
 
-    def took(self, key: str, candidates: Iterable[Candidate]) -> None:
-        """A query has its turn; a new round begins when all that can run have had theirs."""
-        able = {candidate.key: candidate.rate_per_s for candidate in candidates}
-        if not able.keys() - self._had_turn:
+    def took(self, key: str, rates_per_s: Mapping[str, float | None]) -> None:
+        """A query has its turn; a new round begins when all that could run have had theirs."""
+        if not rates_per_s.keys() - self._had_turn:
             self._had_turn.clear()
         self._had_turn.add(key)
-        self._tried_last = able[key] is None
+        self._tried_last = rates_per_s[key] is None
         if self._tried_last:
             self._tried = key
