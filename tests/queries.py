@@ -22,7 +22,7 @@ def waiting_segments(*segments: tuple[int, float, float], first: int = 0) -> Wai
     rows = np.array([rows for rows, _, _ in segments], np.int64)
     low_s, high_s = (np.array([segment[i] for segment in segments], np.float64) for i in (1, 2))
     ends = first + np.cumsum(rows)
-    return WaitingSegments("r", 0, ends - rows, ends, low_s, high_s, first)
+    return WaitingSegments.of("r", 0, ends - rows, ends, low_s, high_s, first)
 
 
 def waits(query: Query, rows: int, oldest_s: float) -> None:

@@ -386,7 +386,7 @@ def some_partitions(rng: np.random.Generator) -> Waiting:
         high_s = EPOCH_S + np.sort(np.round(rng.uniform(0.0, 5.0, count), int(rng.integers(0, 7))))
         low_s = high_s - np.round(rng.exponential(0.3, count) * (rng.random(count) < 0.8), 2)
         start = first + int(rng.integers(0, rows[0]))
-        parts.append(WaitingSegments("r", partition, ends - rows, ends, low_s, high_s, start))
+        parts.append(WaitingSegments.of("r", partition, ends - rows, ends, low_s, high_s, start))
     return Waiting(parts, {"r": {part.partition: part.end for part in parts}})
 
 

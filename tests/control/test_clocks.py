@@ -106,7 +106,7 @@ def test_rows_of_the_future_age_for_as_long_as_they_wait() -> None:
         now_s += 2 * EVERY_S
         at, ahead_s = Moment(now_s, began_s + now_s), np.array([began_s + 1e6])
         sightings.saw("s", 0, i, at)
-        waiting = WaitingSegments("r", 0, np.array([0]), np.array([i]), ahead_s, ahead_s, 0)
+        waiting = WaitingSegments.of("r", 0, np.array([0]), np.array([i]), ahead_s, ahead_s, 0)
         ages_s.append(at.wall_s - sightings.corrected("s", waiting, at).oldest_s)
     true_s = 2 * EVERY_S * np.arange(count - 1)
     assert (ages_s <= true_s + 1e-3).all(), "never older than it was there"

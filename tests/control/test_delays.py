@@ -54,7 +54,7 @@ def test_the_arrivals_of_several_partitions_are_those_of_each_one_after_the_othe
 def test_of_a_million_segments_some_thousand_points_say_when_the_rows_arrived() -> None:
     count = 1_000_000
     ends, high_s = 3 * np.arange(1, count + 1), np.arange(1, count + 1) * 1e-3
-    whole = WaitingSegments("r", 0, ends - 3, ends, high_s - 1e-3, high_s, 1)
+    whole = WaitingSegments.of("r", 0, ends - 3, ends, high_s - 1e-3, high_s, 1)
     times, rows = arrivals([whole], [1], [2_000_000])
     assert times.size <= 4 * 1_024
     assert rows.sum() == 1_999_999

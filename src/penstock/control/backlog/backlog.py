@@ -99,8 +99,8 @@ class Backlog:
 
         Infinite where rows may be stamped in the future: how old they are depends on when that is asked.
         """
-        for part in waiting.parts:
-            if self._sightings.corrects(readers[part.reader][0], part):
+        for part in waiting.parts if self._sightings.may_correct else ():
+            if part.start < self._sightings.ahead_ends(readers[part.reader][0]).get(part.partition, 0):
                 return math.inf
         return waiting.newest_s
 
@@ -108,12 +108,17 @@ class Backlog:
         parts: list[WaitingSegments] = []
         ends: dict[str, dict[int, int]] = {}
         for name, (stream, positions) in readers.items():
-            tail = self._tails.get(stream, StreamTail())
-            ends[name] = {p: max(found.end, positions.get(p, 0)) for p, found in tail.partitions.items()}
+            ahead_ends, tail = self._sightings.ahead_ends(stream), self._tails.get(stream, StreamTail())
+            mine = ends[name] = {}
             for p, found in tail.partitions.items():
-                part = found.after(name, p, positions.get(p, 0))
-                if part is not None:
-                    parts.append(self._sightings.corrected(stream, part, at))
+                position = positions.get(p, 0)
+                mine[p] = found.end if found.end > position else position
+                part = found.after(name, p, position)
+                if part is None:
+                    continue
+                if part.newest_s > at.wall_s or (ahead_ends and part.start < ahead_ends.get(p, 0)):
+                    part = self._sightings.corrected(stream, part, at)
+                parts.append(part)
         return Waiting(parts, ends)
 
     def left_of(self, stream: str, positions: Positions, at: Moment) -> tuple[int, float | None]:

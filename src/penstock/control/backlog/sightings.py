@@ -35,8 +35,6 @@ class _Partition:
     seen_s: list[float] = field(default_factory=list)
     """On the timer."""
     ends: list[int] = field(default_factory=list)
-    ahead_end: int = -1
-    """Up to here there may be rows whose time stamps were in the future."""
 
     def saw(self, now_s: float, end: int) -> None:
         if self.ends and end < self.ends[-1]:  # the log lost its tail: positions mean other rows now
@@ -68,6 +66,7 @@ class Sightings:
 
     def __init__(self) -> None:
         self._streams: dict[str, dict[int, _Partition]] = {}
+        self._ahead_ends: dict[str, dict[int, int]] = {}
         self._warned: set[str] = set()
 
     def saw(self, stream: str, partition: int, end: int, at: Moment) -> None:
@@ -80,13 +79,19 @@ class Sightings:
             found = partitions[partition] = _Partition()
         return found
 
-    def corrects(self, stream: str, waiting: WaitingSegments) -> bool:
-        """Whether some of what waits may be stamped in the future: its age depends on when that is asked."""
-        partition = self._streams.get(stream, {}).get(waiting.partition)
-        return partition is not None and waiting.start < partition.ahead_end
+    @property
+    def may_correct(self) -> bool:
+        """Whether any stream has, or had, rows that were stamped in the future."""
+        return bool(self._ahead_ends)
+
+    def ahead_ends(self, stream: str) -> dict[int, int]:
+        """By partition, up to where rows may be stamped in the future: their age changes as time passes."""
+        return self._ahead_ends.get(stream, {})
 
     def corrected(self, stream: str, waiting: WaitingSegments, at: Moment) -> WaitingSegments:
         """Waiting rows, none of which arrived after it was first seen.
+
+        Only rows before the partition's `ahead_ends`, or newer than now, need it.
 
         Args:
             stream: The id of the stream.
@@ -94,11 +99,12 @@ class Sightings:
             at: Now.
         """
         partition = self._partition(stream, waiting.partition)
-        lead_s = float(waiting.high_s[-1]) - at.wall_s
+        ahead_ends = self._ahead_ends.setdefault(stream, {})
+        lead_s = waiting.newest_s - at.wall_s
         if lead_s > 0.0:
-            partition.ahead_end = waiting.end
+            ahead_ends[waiting.partition] = waiting.end
             self._warn(stream, lead_s)
-        if waiting.start >= partition.ahead_end:
+        if waiting.start >= ahead_ends.get(waiting.partition, 0):
             return waiting
         seen_s, ends = np.array([*partition.seen_s, at.timer_s]), np.array(partition.ends)
 
@@ -107,16 +113,19 @@ class Sightings:
             found: FloatArray = at.wall_s - (at.timer_s - seen)
             return found
 
+        high_s = np.minimum(waiting.high_s, latest_s(waiting.ends - 1))
         return replace(
             waiting,
             low_s=np.minimum(waiting.low_s, latest_s(waiting.segment)),
-            high_s=np.minimum(waiting.high_s, latest_s(waiting.ends - 1)),
+            high_s=high_s,
+            newest_s=float(high_s[-1]),
         )
 
     def keep(self, streams: Iterable[str]) -> None:
         """Forgets all streams but these."""
         kept = set(streams)
         self._streams = {name: found for name, found in self._streams.items() if name in kept}
+        self._ahead_ends = {name: found for name, found in self._ahead_ends.items() if name in kept}
         self._warned &= kept
 
     def _warn(self, stream: str, lead_s: float) -> None:

@@ -30,6 +30,8 @@ class PartitionTail:
         self._arrivals = np.empty((2, _FIRST_CAPACITY))
         """When the first and the last row of each segment arrived."""
         self._from = self._to = 0
+        self._last_end, self._last_s = 0, 0.0
+        """Where the last segment ends, and when its last row arrived."""
 
     def __len__(self) -> int:
         return self._to - self._from
@@ -53,6 +55,9 @@ class PartitionTail:
                 self._put_before(positions[:, :older], arrivals[:, :older])
             positions, arrivals = positions[:, newer:], arrivals[:, newer:]
         self._put_after(positions, arrivals)
+        if len(self):
+            last = self._to - 1
+            self._last_end, self._last_s = int(self._positions[1, last]), float(self._arrivals[1, last])
 
     def _put_after(self, positions: IntArray, arrivals: FloatArray) -> None:
         count = positions.shape[1]
@@ -84,13 +89,10 @@ class PartitionTail:
 
     def after(self, reader: str, partition: int, position: int) -> WaitingSegments | None:
         """The segments that a reader at a position has not had yet; `None` if there are none."""
-        first = max(position, self.start)
-        if first >= self.end:
-            return None
-        ends = self._positions[1, self._from : self._to]
-        at = self._from + int(ends.searchsorted(first, side="right"))
-        if at >= self._to:  # a trim came in between
-            return None
+        first = position if position > self.start else self.start
+        if first >= self.end or self._from == self._to or first >= self._last_end:
+            return None  # nothing is there, or a trim came in between
+        at = self._from + int(self._positions[1, self._from : self._to].searchsorted(first, side="right"))
         live = slice(at, self._to)
         segment: IntArray = self._positions[0, live]
         low_s: FloatArray = self._arrivals[0, live]
@@ -102,6 +104,8 @@ class PartitionTail:
             low_s,
             self._arrivals[1, live],
             first,
+            self._last_end,
+            self._last_s,
         )
 
 

@@ -60,6 +60,8 @@ class WaitingSegments:
         high_s: When the last row of each segment arrived; it never falls from one segment to the next.
         start: The first waiting position. It lies before the first segment where the positions in between
             have no header: nothing is known of such rows, and they go with the first segment's.
+        end: The position after the last row, as in `ends`.
+        newest_s: When the last row arrived, as in `high_s`.
     """
 
     reader: str
@@ -69,10 +71,22 @@ class WaitingSegments:
     low_s: FloatArray
     high_s: FloatArray
     start: int
+    end: int
+    newest_s: float
 
-    @property
-    def end(self) -> int:
-        return int(self.ends[-1])
+    @classmethod
+    def of(
+        cls,
+        reader: str,
+        partition: int,
+        segment: IntArray,
+        ends: IntArray,
+        low_s: FloatArray,
+        high_s: FloatArray,
+        start: int,
+    ) -> WaitingSegments:
+        """Segments whose end and newest row are those of the last of them."""
+        return cls(reader, partition, segment, ends, low_s, high_s, start, int(ends[-1]), float(high_s[-1]))
 
     @property
     def rows(self) -> int:
@@ -142,7 +156,7 @@ class Waiting:
         oldest_s = min((part.oldest_s for part in self.parts), default=None)
         object.__setattr__(self, "rows", sum(part.rows for part in self.parts))
         object.__setattr__(self, "oldest_s", oldest_s)
-        newest_s = max((float(part.high_s[-1]) for part in self.parts), default=-np.inf)
+        newest_s = max((part.newest_s for part in self.parts), default=-np.inf)
         object.__setattr__(self, "newest_s", newest_s)
 
 

@@ -27,13 +27,9 @@ def arrivals(
         firsts: By partition, the position of the first row that is meant.
         ends: By partition, the position after the last row that is meant.
     """
-    where = [part.which(first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
-    sizes = [min(at.stop - at.start, _STRETCHES) for at in where]
-    edges = [(part, *_edges(at)) for part, at in zip(parts, where, strict=True)]
-    begins = np.concatenate([part.segment[low] for part, low, _ in edges])
-    upto = np.concatenate([part.ends[high] for part, _, high in edges])
-    low_s = np.concatenate([part.low_s[low] for part, low, _ in edges])
-    high_s = np.concatenate([part.high_s[high] for part, _, high in edges])
+    found = [_stretches(part, first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
+    sizes = [each[0].size for each in found]
+    begins, upto, low_s, high_s = (np.concatenate(column) for column in zip(*found, strict=True))
     for part, size, at in zip(parts, sizes, accumulate(sizes), strict=True):
         if size and part.start > begins[at - size]:  # a grant ended inside this segment
             begins[at - size], low_s[at - size] = part.start, part.oldest_s
@@ -45,13 +41,22 @@ def arrivals(
     return times_s.ravel(), ((to_row - from_row) / 4.0).repeat(4)
 
 
-def _edges(at: slice) -> tuple[slice | IntArray, slice | IntArray]:
-    """The first and the last segment of each stretch; where there are few segments, each is a stretch."""
+def _stretches(
+    part: WaitingSegments, first: int, end: int
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """Where the stretches that hold some rows begin and end, and when their first and last rows arrived.
+
+    Where there are few segments, each of them is a stretch.
+    """
+    at = part.which(first, end)
     count = at.stop - at.start
-    if count <= _STRETCHES:
-        return at, at
-    edges = at.start + np.arange(_STRETCHES + 1) * count // _STRETCHES
-    return edges[:-1], edges[1:] - 1
+    if count > _STRETCHES:
+        edges = at.start + np.arange(_STRETCHES + 1) * count // _STRETCHES
+        low, high = edges[:-1], edges[1:] - 1
+        return part.segment[low], part.ends[high], part.low_s[low], part.high_s[high]
+    if count == part.ends.size:
+        return part.segment, part.ends, part.low_s, part.high_s
+    return part.segment[at], part.ends[at], part.low_s[at], part.high_s[at]
 
 
 def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:
