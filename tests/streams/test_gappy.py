@@ -29,6 +29,7 @@ from penstock.spark.source.planner import Planner
 from penstock.spark.source.tasks import ReadTask, read_task
 from penstock.streams import open_stream, opening
 from penstock.streams.descriptor import write_about
+from penstock.streams.starting import first_positions
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.moment import Moment
@@ -241,6 +242,15 @@ def test_an_end_that_a_caller_names_is_looked_up_again(tmp_path: Path) -> None:
     assert old.header_arrays(1, 0, 300).end_position[-1] >= 300
     assert old.partitions == 2
     assert old.partition_name(1) == "orders/0"
+
+
+def test_an_error_names_a_partition_as_its_log_does(tmp_path: Path) -> None:
+    clock = ManualClock(100.0)
+    log = GappyLog.create(tmp_path / "s", Gappy(90.0, per_s=1000.0, births_s=(0.0, 9.5)), clock)
+    with pytest.raises(
+        InvalidInputError, match=r"partition 1 \(orders/0\) of stream s has positions 0 to 500"
+    ):
+        first_positions(log, {"positions": {1: 501}})
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,16 @@ def check_partition(log: _Partitioned, partition: int) -> None:
         )
 
 
+class _Named(_Partitioned, Protocol):
+    def partition_name(self, partition: int) -> str: ...
+
+
+def partition_label(log: _Named, partition: int) -> str:
+    """How a message to a user names a partition: its number, and what the log itself calls it."""
+    name = log.partition_name(partition)
+    return f"partition {partition}" if name == str(partition) else f"partition {partition} ({name})"
+
+
 def write_about(directory: Path, about: dict[str, Any], fill: Callable[[], None]) -> None:
     """Makes a stream: `fill` makes its other files; stream.json is written last and makes the stream exist.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.streams.descriptor import partition_label
 from penstock.streams.protocol import StreamIndex
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -42,7 +43,7 @@ def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[i
         there = "the rows before it are others now" if found else f"the log ends at {log.end(p)}"
         raise InvalidInputError(
             "the log still has the rows that this query has read",
-            f"stream {log.name}, partition {p}: the checkpoint is at position {position}, {there}",
+            f"stream {log.name}, {partition_label(log, p)}: the checkpoint is at position {position}, {there}",
             "rows were lost (a power cut, a restored backup, a damaged file): put the log's files back, "
             "or start the query with a new checkpointLocation",
         )

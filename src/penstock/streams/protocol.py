@@ -148,7 +148,10 @@ class StreamIndex(Protocol):
         ...
 
     def partition_name(self, partition: int) -> str:
-        """By what the log itself knows a partition, such as a topic and a number; it never changes."""
+        """What the log itself calls a partition, such as a topic and a number; it never changes.
+
+        Messages to users have it beside the number, unless it is the number.
+        """
         ...
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.streams.descriptor import partition_label
 from penstock.streams.protocol import StreamLog
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
@@ -64,7 +65,7 @@ def first_positions(log: StreamLog, starting: Starting) -> dict[int, int]:
     for p, position in wanted.items():
         if not log.start(p) <= position <= log.end(p):
             raise InvalidInputError(
-                f"partition {p} of stream {log.name} has positions {log.start(p)} to {log.end(p)}",
+                f"{partition_label(log, p)} of stream {log.name} has positions {log.start(p)} to {log.end(p)}",
                 position,
                 "start at one of them, or at earliest or latest",
             )

@@ -12,6 +12,7 @@ from penstock.grants.plans import ShedPlan
 from penstock.grants.sampling_units import Drawn, drawn_column
 from penstock.grants.selection import Piece, Range, read_range
 from penstock.spark.source.metadata import coalesced, with_metadata
+from penstock.streams.descriptor import partition_label
 from penstock.streams.hashing import key_buckets
 from penstock.streams.opening import open_stream
 from penstock.streams.protocol import StreamLog
@@ -71,5 +72,5 @@ def _pieces(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
             yield piece
             at = int(piece.positions[-1]) + 1
     except PenstockError as error:
-        where = f"stream {log.name}, partition {part.partition}, from position {at}"
+        where = f"stream {log.name}, {partition_label(log, part.partition)}, from position {at}"
         raise PenstockError(f"{where}: {error}") from error

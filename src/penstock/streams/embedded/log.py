@@ -112,9 +112,9 @@ class EmbeddedLog:
         return self.directory.name
 
     def partition_name(self, partition: int) -> str:
-        """The partition's folder."""
+        """The partition's number."""
         check_partition(self, partition)
-        return self._folder(partition).name
+        return str(partition)
 
     @property
     def partitions(self) -> int:

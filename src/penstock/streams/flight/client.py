@@ -71,7 +71,7 @@ class FlightLog:
         raise self._elsewhere("has its readers and plans where it lies")
 
     def partition_name(self, partition: int) -> str:
-        """The partition's number: what its folder is called is the server's business."""
+        """The partition's number."""
         self._check(partition)
         return str(partition)
 

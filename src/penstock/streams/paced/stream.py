@@ -82,9 +82,9 @@ class PacedLog:
         return self.directory.name
 
     def partition_name(self, partition: int) -> str:
-        """The partition's folder."""
+        """The partition's number."""
         check_partition(self, partition)
-        return f"p{partition:04d}"
+        return str(partition)
 
     def mark(self, partition: int, position: int) -> None:
         """A paced stream has no marks: it is written beforehand."""
