@@ -9,7 +9,7 @@ import pytest
 from penstock import __version__
 from penstock.cli import main
 from penstock.policies.load import LOAD_MANAGERS
-from penstock.record.rundir import read_run
+from penstock.record.reading import read_run
 from penstock.sim.workloads import arrivals as workloads
 
 Run = Callable[..., tuple[int, str, str]]

@@ -27,8 +27,8 @@ from penstock.host.holding import HOLD_S, LONGEST_HOLD_S, QUESTIONS_PER_S, hold_
 from penstock.host.process import serve
 from penstock.host.server import ControlServer
 from penstock.record.parts import all_parts
+from penstock.record.reading import read_run
 from penstock.record.replay import rebuild_managers, replay
-from penstock.record.rundir import read_run
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.vocabulary.errors import InvalidInputError
 

@@ -14,9 +14,10 @@ from penstock.control.decide.cycle import Step
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.policies.load.base import describe_manager
 from penstock.record.parts import PARTS, Parts, all_parts, dropped
+from penstock.record.reading import read_run
 from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now, rebuild_managers, replay
-from penstock.record.rundir import RunDirectory, read_run
+from penstock.record.rundir import RunDirectory
 from penstock.testing import observation
 
 LIMIT = 40_000

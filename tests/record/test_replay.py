@@ -18,8 +18,10 @@ from penstock.control.decide.cycle import Cycle, Step
 from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.policies.load.base import describe_manager
 from penstock.policies.load.design import controller_from_poles
+from penstock.record.layout import dump_json
+from penstock.record.reading import RecordedRun, read_run
 from penstock.record.replay import rebuild_manager, rebuild_managers, replay
-from penstock.record.rundir import RecordedRun, RunDirectory, dump_json, read_run
+from penstock.record.rundir import RunDirectory
 from penstock.sim.engine.plant import Machine, SimulatedPlant
 from penstock.sim.workloads.arrivals import constant
 from penstock.sim.workloads.networks import PHAM_HEADROOM, qn_flat

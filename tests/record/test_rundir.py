@@ -18,15 +18,10 @@ from tests.effort import tries
 
 from penstock import __version__
 from penstock.control.decide.cycle import Cycle, SafetyLimits, Step
+from penstock.record.layout import OBSERVATION_SCHEMA, decode_decision, dump_json, encode_decision
+from penstock.record.reading import read_run
 from penstock.record.recording import LiveRecorder
-from penstock.record.rundir import (
-    OBSERVATION_SCHEMA,
-    RunDirectory,
-    decode_decision,
-    dump_json,
-    encode_decision,
-    read_run,
-)
+from penstock.record.rundir import RunDirectory
 from penstock.testing import ScriptedManager, ScriptedPlant, observation
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import (

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.cli import main
 from penstock.policies.load.base import describe_manager
+from penstock.record.reading import read_run
 from penstock.record.replay import shed_summary
-from penstock.record.rundir import RunDirectory, read_run
+from penstock.record.rundir import RunDirectory
 from penstock.sim.microbatch import Lab
 
 TARGET_S = 4.0

@@ -20,7 +20,7 @@ from tests.spark.helpers import KeptSession
 from tests.waits import PROCESS_S, until
 
 from penstock.cli import main
-from penstock.record.rundir import read_run
+from penstock.record.reading import read_run
 from penstock.streams.embedded.log import EmbeddedLog
 
 if TYPE_CHECKING:

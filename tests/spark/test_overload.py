@@ -22,7 +22,7 @@ from penstock.grants.offset import Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.plans.values import window_numbers
 from penstock.grants.selection import Range, grant_books, read_range, select
-from penstock.record.rundir import read_run
+from penstock.record.reading import read_run
 from penstock.streams.paced.stream import PacedLog, create_paced
 from penstock.streams.producing.schedule import schedule_constant
 

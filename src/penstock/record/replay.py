@@ -16,7 +16,8 @@ import numpy as np
 from penstock.policies.load import Manager, manager_config
 from penstock.policies.load.base import describe_manager
 from penstock.policies.load.design import Controller
-from penstock.record.rundir import RecordedRun, encode_decision
+from penstock.record.layout import encode_decision
+from penstock.record.reading import RecordedRun
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import Decision, FloatArray, LoadManager, Observation
 

@@ -10,88 +10,37 @@ If the record has a limit, the oldest observations, decisions and lines of SIC a
 `record/parts.py`. Each part of the decisions then begins with the managers' states, so that a replay can
 begin there.
 
-JSON has no infinities and no NaN: they are written as the strings "Infinity", "-Infinity" and "NaN", which
-`float()` reads back. A run that was killed loses at most the observations of its last batch.
+A run that was killed loses at most the observations of its last batch.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.control.decide.cycle import Step
-from penstock.record.parts import Parts, all_parts, dropped
-from penstock.vocabulary.errors import InvalidInputError
-from penstock.vocabulary.model import (
-    Admission,
-    BatchTiming,
-    Decision,
-    DelayStats,
-    Expected,
-    Observation,
-    WaitingRows,
+from penstock.record.layout import (
+    CHANGES,
+    CONFIG,
+    DECISIONS,
+    FORMAT,
+    OBSERVATION_SCHEMA,
+    OBSERVATIONS,
+    REPORT,
+    SIC,
+    dump_json,
+    encode_decision,
+    to_row,
 )
+from penstock.record.parts import Parts, dropped
+from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.version import __version__
 
-FORMAT = 5
 BATCH_ROWS = 64
-
-CONFIG, OBSERVATIONS, DECISIONS, CHANGES, SIC, REPORT = (
-    "config.json",
-    "observations.arrows",
-    "decisions.jsonl",
-    "changes.jsonl",
-    "sic.jsonl",
-    "report.json",
-)
-
-_FILES = (CONFIG, OBSERVATIONS, DECISIONS)
-
-_FLOATS = pa.list_(pa.field("item", pa.float64(), nullable=False))
-_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Closes an Arrow stream; without it, a file that was cut between two batches would look whole."""
-
-
-def _required(*names: str, kind: pa.DataType) -> list[pa.Field]:
-    return [pa.field(name, kind, nullable=False) for name in names]
-
-
-OBSERVATION_SCHEMA = pa.schema(
-    [
-        *_required("id", kind=pa.int64()),
-        *_required("cls", kind=pa.string()),
-        *_required("now_s", "period_s", "delay_target_s", "keep_fraction", kind=pa.float64()),
-        *_required("offered_rows", "admitted_rows", "shed_rows", "departed_rows", kind=pa.int64()),
-        *_required("waiting_rows", kind=pa.int64()),
-        *_required("offered_load", "queued_load_s", "network_load_s", kind=pa.float64()),
-        pa.field("cost_per_row_s", pa.float64()),
-        *_required("work_s", "busy_s", kind=pa.float64()),
-        *_required(
-            "delay",
-            kind=pa.struct(
-                [
-                    *_required("count", kind=pa.int64()),
-                    *[pa.field(f.name, pa.float64()) for f in fields(DelayStats) if f.name != "count"],
-                ]
-            ),
-        ),
-        *_required("output_delay_s", kind=_FLOATS),
-        *_required("waiting", kind=pa.struct(_required("arrival_s", "rows", kind=_FLOATS))),
-        pa.field("batch", pa.struct(_required(*(f.name for f in fields(BatchTiming)), kind=pa.float64()))),
-        *_required("capacity_scale", kind=pa.float64()),
-    ]
-)
-_READABLE_SCHEMAS = [pa.schema(list(OBSERVATION_SCHEMA)[: len(OBSERVATION_SCHEMA) - n]) for n in range(3)]
-"""Schemas of formats 3 (and later), 2 and 1; each format has a column more than the one before it."""
 
 
 def check_new(path: Path) -> None:
@@ -163,7 +112,7 @@ class RunDirectory:
             )
         self._decisions.write(dump_json(_decision_line(step)) + "\n")
         self._decisions.flush()
-        self._rows.append(_to_row(step.observation))
+        self._rows.append(to_row(step.observation))
         if len(self._rows) >= self._batch_rows:
             self._write_batch()
         if any(self._parts.is_full(file.tell()) for file in (self._decisions, self._observations)):
@@ -234,103 +183,6 @@ class RunDirectory:
             self._rows = []
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """A run as read from its directory.
-
-    Attributes:
-        config: The configuration that `RunDirectory.create` got.
-        penstock_version: The version of Penstock that wrote the run.
-        observations: Observations in the order of the run.
-        decisions: Decisions as the manager proposed them, in the same order.
-        changes: Managers that were exchanged: class, first observation, manager, settings.
-        shedding: Decisions of class shedders: shedder, class, query, reason and rows.
-        truncated: Whether the end is missing, because the run was killed or goes on. There may then be more
-            decisions than observations, because observations are written in batches.
-        dropped: Parts that were removed because the record had a limit: the beginning is missing.
-        managers: Each class's manager at the beginning of what is left; empty if nothing was removed.
-    """
-
-    config: dict[str, Any]
-    penstock_version: str
-    observations: list[Observation]
-    decisions: list[Decision]
-    truncated: bool
-    changes: list[dict[str, Any]] = field(default_factory=list)
-    shedding: list[dict[str, Any]] = field(default_factory=list)
-    dropped: int = 0
-    managers: dict[str, Any] = field(default_factory=dict)
-
-
-def read_run(path: Path | str) -> RecordedRun:
-    """Reads a run directory, whole or cut off."""
-    path = Path(path)
-    config = _read_config(path)
-    version = str(config.pop("penstock_version", "unknown"))
-    observed, decided = all_parts(path / OBSERVATIONS), all_parts(path / DECISIONS)
-    first = max(min(observed), min(decided))
-    observations, observations_whole = _read_observations([f for n, f in observed.items() if n >= first])
-    found = _Decisions()
-    for part in (file for number, file in decided.items() if number >= first):
-        found.read(part)
-    lines = found.decisions
-    for observation, (observation_id, _) in zip(observations, lines, strict=False):
-        if observation.id != observation_id:
-            raise InvalidInputError(
-                f"observations and decisions of {path} come in the same order",
-                f"observation {observation.id} beside a decision on {observation_id}",
-                "the files are not of one run",
-            )
-    whole = observations_whole and found.whole and len(observations) == len(lines)
-    changes = path / CHANGES
-    exchanged = [json.loads(line) for line in changes.read_text().splitlines()] if changes.exists() else []
-    return RecordedRun(
-        config,
-        version,
-        observations,
-        [decision for _, decision in lines],
-        not whole,
-        exchanged,
-        found.shedding,
-        first - 1,
-        found.managers if first > 1 else {},
-    )
-
-
-def dump_json(value: object, indent: int | None = None) -> str:
-    """JSON text in ASCII; infinities and NaN as strings."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
-def encode_decision(decision: Decision) -> dict[str, Any]:
-    """A decision as JSON values. Equal decisions have equal encodings, even if a field is NaN."""
-    encoded: dict[str, Any] = _plain(asdict(decision))
-    return encoded
-
-
-def decode_decision(encoded: Mapping[str, Any]) -> Decision:
-    """The inverse of `encode_decision`."""
-    expected, grant = encoded["expected"], encoded["grant"]
-    return Decision(
-        observation_id=int(encoded["observation_id"]),
-        keep_fraction=float(encoded["keep_fraction"]),
-        reason=str(encoded["reason"]),
-        expected=Expected(_optional(expected["delay_s"]), _optional(expected["admitted_rows"])),
-        shed_load_s=float(encoded["shed_load_s"]),
-        grant=None if grant is None else _decode_grant(grant),
-        headroom=_optional(encoded["headroom"]),
-    )
-
-
-def _decode_grant(encoded: Mapping[str, Any]) -> Admission:
-    return Admission(
-        cut_s=float(encoded["cut_s"]),
-        shed_before_s=float(encoded["shed_before_s"]),
-        keep_fraction=float(encoded["keep_fraction"]),
-        limit_rows=_optional(encoded["limit_rows"]),
-    )
-
-
 def _decision_line(step: Step) -> dict[str, object]:
     line: dict[str, object] = {
         "observation_id": step.observation.id,
@@ -343,134 +195,6 @@ def _decision_line(step: Step) -> dict[str, object]:
     return {**line, "notes": step.notes, "dry_run": step.dry_run}
 
 
-def _to_row(observation: Observation) -> dict[str, object]:
-    row = {f.name: getattr(observation, f.name) for f in fields(Observation)}
-    row["delay"] = asdict(observation.delay)
-    row["output_delay_s"] = observation.output_delay_s.tolist()
-    waiting = observation.waiting
-    row["waiting"] = {"arrival_s": waiting.arrival_s.tolist(), "rows": waiting.rows.tolist()}
-    row["batch"] = None if observation.batch is None else asdict(observation.batch)
-    return row
-
-
-def _from_row(row: dict[str, Any]) -> Observation:
-    row["delay"] = DelayStats(**row["delay"])
-    row["output_delay_s"] = np.array(row["output_delay_s"], np.float64)
-    row["waiting"] = WaitingRows(**{k: np.array(v, np.float64) for k, v in row["waiting"].items()})
-    if row.get("batch") is not None:
-        row["batch"] = BatchTiming(**row["batch"])
-    return Observation(**row)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise InvalidInputError(
-        "JSON in a run directory is made of mappings with string keys, lists, strings and numbers",
-        f"{value!r} ({type(value).__name__})",
-        "convert it first, for example a path with str()",
-    )
-
-
 def _write_new(path: Path, text: str) -> None:
     with path.open("x", encoding="ascii", newline="\n") as file:
         file.write(text + "\n")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    hint = "give the directory that holds config.json, observations.arrows and decisions.jsonl"
-    # a run that was killed between two parts has only complete parts
-    there = {name: any(f.is_file() for f in all_parts(path / name).values()) for name in _FILES}
-    missing = [name for name in _FILES if not there[name]]
-    if missing:
-        raise InvalidInputError("a run directory is complete", f"{path} without {', '.join(missing)}", hint)
-    try:
-        config = json.loads((path / CONFIG).read_bytes())
-    except ValueError as error:
-        raise InvalidInputError(f"{path / CONFIG} is JSON", error, hint) from error
-    version = config.pop("format", None) if isinstance(config, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise InvalidInputError(f"{path / CONFIG} states the format of its run", repr(version), hint)
-    if version > FORMAT:
-        raise InvalidInputError(
-            f"this Penstock reads runs up to format {FORMAT}", version, "read it with a newer Penstock"
-        )
-    result: dict[str, Any] = config
-    return result
-
-
-def _read_observations(parts: Sequence[Path]) -> tuple[list[Observation], bool]:
-    """The observations of all whole batches, and whether the end is there too."""
-    found = [_read_part(part) for part in parts if part.is_file()]
-    rows = [row for part, _ in found for row in part]
-    return [_from_row(row) for row in rows], bool(found) and all(whole for _, whole in found)
-
-
-def _read_part(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    content = path.read_bytes()
-    rows: list[dict[str, Any]] = []
-    try:
-        batches = pa.ipc.open_stream(content)
-        schema = batches.schema
-    except (pa.ArrowInvalid, OSError) as error:
-        if len(content) < OBSERVATION_SCHEMA.serialize().size:
-            return [], False  # the run was killed before the first batch
-        raise InvalidInputError(f"{path} is an Arrow stream", error, "the file is damaged") from error
-    if not any(schema.equals(known) for known in _READABLE_SCHEMAS):
-        raise InvalidInputError(
-            f"{path} has the columns of format {FORMAT}", schema.names, "it was written by something else"
-        )
-    whole = content.endswith(_END_OF_STREAM)
-    try:
-        for batch in batches:
-            rows += batch.to_pylist()
-    except (pa.ArrowInvalid, OSError):
-        whole = False  # the last batch is cut off
-    return rows, whole
-
-
-@dataclass
-class _Decisions:
-    """Contents of all whole lines of decisions: observation ids and proposed decisions of managers, decisions
-    of shedders, and managers' states at the beginning; and whether the last line is whole.
-    """
-
-    decisions: list[tuple[int, Decision]] = field(default_factory=list)
-    shedding: list[dict[str, Any]] = field(default_factory=list)
-    managers: dict[str, Any] = field(default_factory=dict)
-    whole: bool = True
-
-    def read(self, path: Path) -> None:
-        """Adds a part of the file."""
-        if not path.is_file():
-            self.whole = False
-            return
-        lines = path.read_bytes().split(b"\n")
-        self.whole = not lines.pop()
-        for number, line in enumerate(lines, 1):
-            try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise InvalidInputError(
-                    f"every line of {path} is a decision", f"line {number}: {error!r}", "the file is damaged"
-                ) from error
-
-    def _take(self, line: dict[str, Any]) -> None:
-        if "shedder" in line:
-            self.shedding.append(line)
-        elif "part" in line:
-            self.managers = self.managers or dict(line["managers"])
-        else:
-            self.decisions.append((int(line["observation_id"]), decode_decision(line["proposed"])))

@@ -41,9 +41,10 @@ def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[i
         if not found and position <= log.start(p):
             continue  # the rows were trimmed and the index compacted during this check
         there = "the rows before it are others now" if found else f"the log ends at {log.end(p)}"
+        where = f"stream {log.name}, {partition_label(log, p)}"
         raise InvalidInputError(
             "the log still has the rows that this query has read",
-            f"stream {log.name}, {partition_label(log, p)}: the checkpoint is at position {position}, {there}",
+            f"{where}: the checkpoint is at position {position}, {there}",
             "rows were lost (a power cut, a restored backup, a damaged file): put the log's files back, "
             "or start the query with a new checkpointLocation",
         )

@@ -64,8 +64,9 @@ def first_positions(log: StreamLog, starting: Starting) -> dict[int, int]:
     wanted = {int(p): position for p, position in starting["positions"].items()}
     for p, position in wanted.items():
         if not log.start(p) <= position <= log.end(p):
+            there = f"{log.start(p)} to {log.end(p)}"
             raise InvalidInputError(
-                f"{partition_label(log, p)} of stream {log.name} has positions {log.start(p)} to {log.end(p)}",
+                f"{partition_label(log, p)} of stream {log.name} has positions {there}",
                 position,
                 "start at one of them, or at earliest or latest",
             )

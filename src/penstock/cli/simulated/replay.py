@@ -14,8 +14,9 @@ from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
 from penstock.policies.load import Manager
+from penstock.record.layout import dump_json, encode_decision
+from penstock.record.reading import RecordedRun, read_run
 from penstock.record.replay import ReplayResult, rebuild_managers, replay, shed_summary
-from penstock.record.rundir import RecordedRun, dump_json, encode_decision, read_run
 
 
 def replay_command(

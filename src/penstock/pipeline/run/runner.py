@@ -32,8 +32,9 @@ from penstock.pipeline.run.materialise import materialise_views
 from penstock.pipeline.run.passing import PassingReaders, forget_killed_runs
 from penstock.pipeline.run.statistics import Selectivity, family_costs, sampled_fractions
 from penstock.pipeline.spec.pipeline import PipelineConfig
+from penstock.record.layout import REPORT, dump_json
 from penstock.record.parts import Parts, dropped
-from penstock.record.rundir import REPORT, check_new, dump_json
+from penstock.record.rundir import check_new
 from penstock.show.report import class_report, own_status, query_report
 from penstock.spark.beside import importable
 from penstock.spark.driver.flow import Flow
