@@ -50,8 +50,9 @@ def test_a_probe_drains_batches_of_the_rows_it_was_told(
 def test_a_probe_of_a_log_with_few_rows_measures_what_there_is_or_says_so(
     spark: SparkSession, filled: PacedLog, tmp_path: Path
 ) -> None:
-    assert probe(spark, filled.directory, start, tmp_path / "four", 250_000, 5).batch_rows == 250_000
-    with pytest.raises(UnmetError, match="at least two batches with rows; got: 1; hint: fill the stream"):
+    found = probe(spark, filled.directory, start, tmp_path / "three and a part", 300_000, 5)
+    assert found.batch_rows == 300_000
+    with pytest.raises(UnmetError, match="more than 2 full batches; got: 2; hint: fill the stream"):
         probe(spark, filled.directory, start, tmp_path / "two", 500_000, 5)
 
 

@@ -116,6 +116,45 @@ def test_a_search_of_the_benches_has_as_many_probes_as_it_is_told(
     assert judged.doubts == {}
 
 
+def test_a_log_that_is_too_short_for_a_later_search_leaves_what_was_found_before() -> None:
+    machine = ScriptedMachine(spreads=[0.4] * 100)
+
+    def probe(rows: int) -> Capacity:
+        if len(machine.asked) > 4:
+            raise UnmetError("a probe has more than 2 full batches", 1, "fill the stream with more rows")
+        return machine(rows)
+
+    found = find_capacity(probe, LENGTH_S, FULL)
+    assert found.doubts == {Doubt.SPEED: "40 %"}
+    with pytest.raises(UnmetError, match="more than 2 full batches"):
+        find_capacity(probe, LENGTH_S, FULL)
+
+
+class IdleQuery:
+    """A query that reports again and again that it had nothing to do."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    @property
+    def recentProgress(self) -> list[dict[str, int]]:
+        self._looks += 1
+        assert self._looks < 10, "a probe of an empty log does not end"
+        return [{"numInputRows": 0}] * self._looks
+
+    def exception(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_a_probe_of_an_empty_log_ends_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("open_stream", "read_ungoverned"):
+        monkeypatch.setattr(capacity, name, lambda *_: None)
+    monkeypatch.setattr(capacity, "batches", lambda reports, log: [])
+    with pytest.raises(UnmetError, match="more than 2 full batches; got: 0"):
+        capacity.probe(None, "s", lambda *_: IdleQuery(), tmp_path, 1000)  # type: ignore[arg-type, return-value]
+
+
 @pytest.mark.parametrize(
     ("small_s", "large_s", "part"),
     [(1.0, 2.0, 1.0), (1.5, 2.0, 0.5), (2.0, 2.0, 0.0), (3.0, 2.0, 0.0)],

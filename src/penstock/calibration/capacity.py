@@ -22,6 +22,8 @@ Start = Callable[[DataFrame, str], StreamingQuery]
 
 WARM_BATCHES = 2
 """First batches of a probe that do not count, because a new query compiles its plan."""
+_FULL = 0.99
+"""A batch is full from this part of the rows of the first one on."""
 SEARCH_BATCHES = 4
 """Batches of each probe in a search: two halves of two."""
 
@@ -75,7 +77,7 @@ def probe(
 ) -> Capacity:
     """Drains a filled log for a few batches of `batch_rows` rows, and measures them.
 
-    If the log has too few rows, the batches that it fills are measured.
+    If the log has too few rows, the full batches of what it has are measured.
 
     Args:
         spark: A session that has warmed up.
@@ -87,7 +89,7 @@ def probe(
         metadata: Metadata columns that the query needs.
 
     Raises:
-        UnmetError: The query fails, or the log has too few rows for two batches after the warm-up.
+        UnmetError: The query fails, or the log has too few rows for a full batch after the warm-up.
     """
     log, wanted = open_stream(stream), WARM_BATCHES + count
     rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
@@ -100,7 +102,7 @@ def probe(
         done = batches([dict(report) for report in query.recentProgress], log)
     finally:
         query.stop()
-    return _capacity(done[WARM_BATCHES - 1 :])
+    return _capacity(done)
 
 
 def _is_over(query: StreamingQuery, wanted: int) -> bool:
@@ -108,17 +110,20 @@ def _is_over(query: StreamingQuery, wanted: int) -> bool:
 
     Spark also reports when it has nothing to do, every ten seconds: such a report is no batch.
     """
-    reports = query.recentProgress
-    count = sum(report["numInputRows"] > 0 for report in reports)
-    return count >= wanted or (count > 0 and not reports[-1]["numInputRows"])
+    rows = [report["numInputRows"] for report in query.recentProgress]
+    count = sum(n > 0 for n in rows)
+    idle = len(rows) - count  # the first report may come before the first batch
+    return count >= wanted or (idle > 0 and not rows[-1] and (count > 0 or idle > 1))
 
 
 def _capacity(done: list[Batch]) -> Capacity:
-    """The capacity from the end of the first batch to the end of the last."""
-    if len(done) < 2:
+    """The capacity from the end of the last batch of the warm-up to the end of the last full batch."""
+    full = [b for b in done if b.rows >= _FULL * done[0].rows]  # the log's last batch may have fewer rows
+    if len(full) <= WARM_BATCHES:
         raise UnmetError(
-            "a probe has at least two batches with rows", len(done), "fill the stream with more rows"
+            f"a probe has more than {WARM_BATCHES} full batches", len(full), "fill the stream with more rows"
         )
+    done = full[WARM_BATCHES - 1 :]
     ends = np.array([batch.ended_s for batch in done])
     lengths_s = np.diff(ends)
     rows = sum(batch.rows for batch in done[1:])

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from penstock.vocabulary.errors import UnmetError
+
 CLOSE = 0.1
 """A batch whose length is within this fraction of the wanted length is not made longer or shorter."""
 LEAST_LENGTH, MOST_LENGTH = 0.6, 1.6
@@ -149,16 +151,24 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
         first_rows: Rows of the first probe's batches.
         tries: Most probes of a search, besides the one to compare with.
         searches: Most searches.
+
+    Raises:
+        UnmetError: A probe of the first search could not be made.
     """
     best: Judged | None = None
     count, most_rows = 0, first_rows
     for _ in range(searches):
-        probes = search(probe, batch_s, most_rows, tries)
-        found = probes[-1]
-        smaller = [p for p in probes if 2 * p.batch_rows <= found.batch_rows]
-        if not smaller and found.batch_rows > 1:
-            smaller = [probe(found.batch_rows // 2)]
-            count += 1
+        try:
+            probes = search(probe, batch_s, most_rows, tries)
+            found = probes[-1]
+            smaller = [p for p in probes if 2 * p.batch_rows <= found.batch_rows]
+            if not smaller and found.batch_rows > 1:
+                smaller = [probe(found.batch_rows // 2)]
+                count += 1
+        except UnmetError:  # larger batches than the log has rows for: what was found before holds
+            if best is None:
+                raise
+            break
         count += len(probes)
         most_rows = max(most_rows, *(probed.batch_rows for probed in probes))
         judged = Judged(found, doubts_of(found, smaller[-1] if smaller else None, batch_s), count)

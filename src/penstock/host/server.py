@@ -140,7 +140,10 @@ class ControlServer:
         self._wake = None
         try:
             self.desk.wake()
-        except Exception:  # a manager that fails must not take the whole cluster's control with it
+        except (
+            Exception,
+            SystemExit,
+        ):  # a manager that fails must not take the whole cluster's control with it
             _log.exception("a periodic decision failed; the previous ones stay in force")
         self._schedule()
 
@@ -236,7 +239,7 @@ class ControlServer:
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
             _log.debug("a connection ended: %r", error)
-        except Exception:  # the source takes it for silence, asks anew and at last goes on by itself
+        except (Exception, SystemExit):  # the source takes it for silence, and at last goes on by itself
             _log.exception("a question was not answered")
         finally:
             self._leave(connection)
@@ -273,7 +276,7 @@ class ControlServer:
             if isinstance(error.__cause__, OSError):  # of the system, as "too many open files"
                 raise error.__cause__ from None
             return _refused(error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a policy that is built by a command may call sys.exit
             if by_source:
                 raise
             _log.exception("%s failed", type(message).__name__)

@@ -149,12 +149,13 @@ def _row_costs_s(cls: str, schedule: TurnSchedule) -> dict[str, float]:
     """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out.
 
     A class may have a thousand queries, so this is computed for all of them at once.
+    A query that is being stopped, or has no reader, has none: rows of such a query cost as much as the mean.
     """
     seen = schedule.seen
     at = (seen.ready & (seen.cls == seen.place_of(cls))).nonzero()[0]
     fixed_s, row_s = seen.fixed_s[at], seen.row_s[at]
     length_s = np.maximum(schedule.lengths_s[at], 1.5 * fixed_s)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rows = np.where(row_s > 0.0, (length_s - fixed_s) / row_s, np.inf)
     costs_s = length_s / np.maximum(rows, 1.0)
     return dict(zip([seen.keys[i] for i in at.tolist()], costs_s.tolist(), strict=True))
