@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,15 @@ def test_lanes_are_listed_with_rows_and_age(pipeline: Path, capsys: pytest.Captu
     (lane,) = json.loads(capsys.readouterr().out)
     assert (lane["stream"], lane["reader"], lane["rows"], lane["late"]) == ("readings", READER, 100, 100)
     assert (lane["gone"], lane["pinned"], lane["backfilled"], lane["unfinished"]) == (0, True, 0, False)
-    assert lane["age_s"] >= 0
+    assert (lane["lost"], lane["age_s"] >= 0) == (0, True)
+
+
+def test_a_lane_that_lost_rows_is_listed(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = pipeline.parent / "log" / "readings" / "p0000" / "index"
+    os.truncate(index, 0)
+    assert main(["backfill", "--log", str(pipeline.parent / "log"), "--list", "--json", "-"]) == 0
+    (lane,) = json.loads(capsys.readouterr().out)
+    assert (lane["rows"], lane["lost"], lane["gone"], lane["age_s"]) == (100, 100, 0, None)
 
 
 def test_a_dry_run_says_what_is_in_the_lane(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:

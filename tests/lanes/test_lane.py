@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,22 @@ from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL, SamplePlan, ShedPlan, plan_for
 from penstock.grants.selection import Range, grant_books, read_range, select
-from penstock.lanes.lane import Shed, decided, lane, pins_for, readable_rows, shed_of, shed_rows
+from penstock.lanes.lane import (
+    Shed,
+    decided,
+    lane,
+    pins_for,
+    readable_rows,
+    shed_of,
+    shed_rows,
+    with_shed_rows,
+)
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.lanes.windows import Windows, inside, merged, plan_windows, window_starts
+from penstock.streams.embedded.index import record_type
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
+from penstock.streams.marks import marks_at
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 
@@ -83,11 +95,13 @@ class Shedding:
         end: dict[int, int] | None = None,
         planned: bool = True,
         poison: bool = False,
+        marked: bool = True,
     ) -> Offset:
         end = end or {p: self.log.end(p) for p in range(self.partitions)}
         draft = self.offset.advanced(end, late or {}, plan, Books())
         books = grant_books(self.log, draft, select(self.log, draft))
-        offset = replace(draft, books=self.offset.books.plus(books))
+        marks = marks_at(self.log, end) if marked else {}
+        offset = replace(draft, books=self.offset.books.plus(books), marks=marks)
         self.journal.proposed(offset)
         if planned:
             self.journal.planned(offset)
@@ -352,6 +366,100 @@ def test_a_stream_that_cannot_be_opened_does_not_hide_the_lanes_of_the_others(
     (tmp_path / "a" / "stream.json").write_text("{")
     assert [store.reader for store in find_lanes(tmp_path)] == [READER]
     assert "lanes of stream a are left out: expected: a stream has format" in caplog.text
+
+
+# -- a log that lost its last rows ------------------------------------------------------------------
+
+
+def lose_the_last_append(shedding: Shedding, partition: int = 0) -> None:
+    """Cuts the record of the last append off the index, as a power cut may; each append is one segment."""
+    shedding.log.close()
+    folder = shedding.folder / "readings" / f"p{partition:04d}"
+    config = shedding.log.config
+    record = record_type(config.key_buckets if config.key else 0).itemsize
+    os.truncate(folder / "index", (folder / "index").stat().st_size - record)
+    shedding.log = EmbeddedLog(shedding.folder / "readings")
+
+
+def shed_three_times(shedding: Shedding, marked: bool = True) -> None:
+    """Three grants of 50 rows each, of which the first 10, all and the first 30 are shed."""
+    for late in (10, 100, 130):
+        shedding.append(50)
+        shedding.grant(late={0: late}, marked=marked)
+
+
+def test_shed_rows_that_the_log_lost_are_refused_once_other_rows_have_their_positions(
+    shedding: Shedding,
+) -> None:
+    shed_three_times(shedding)
+    lose_the_last_append(shedding)
+    shedding.append(50)
+    first, second, third = shedding.read_journal().logged()
+    there = [piece.rows.num_rows for entry in (first, second) for piece in shed_rows(shedding.log, entry)]
+    assert there == [10, 50]
+    refusal = f"grant 3 of {READER} ends at position 150, the rows before it are others now; .*--until"
+    with pytest.raises(InvalidInputError, match=refusal):
+        list(shed_rows(shedding.log, third))
+    journal, log = shedding.read_journal(), shedding.log
+    with pytest.raises(InvalidInputError, match=refusal):
+        with_shed_rows(log, journal, journal.logged())
+    with pytest.raises(InvalidInputError, match=refusal):
+        plan_windows(log, journal, journal.logged(), Windows("at", 10), closed=True)
+    assert with_shed_rows(log, journal, [first, second]) == [first, second], "earlier rows can be backfilled"
+
+
+def test_a_lane_that_lost_rows_is_listed_with_their_number(shedding: Shedding) -> None:
+    shed_three_times(shedding)
+    lose_the_last_append(shedding)
+    shedding.append(50)
+    found = shedding.store.lane(ended=True)
+    assert (found.rows, found.gone, found.lost, found.grants) == (90, 0, 30, (1, 2, 3))
+    assert found.last_arrival_s == headers(shedding.log, 0, 50, 100)[0].arrival_max_us / 1e6
+
+
+def test_windows_are_refused_if_kept_rows_of_another_partition_were_lost(tmp_path: Path) -> None:
+    shedding = Shedding(tmp_path, partitions=2)
+    shedding.append(50, 1)
+    shedding.grant()
+    shedding.append(50, 0)
+    shedding.grant(late={0: 20})
+    lose_the_last_append(shedding, 1)
+    shedding.append(50, 1)
+    journal = shedding.read_journal()
+    assert len(with_shed_rows(shedding.log, journal, journal.logged())) == 1, "the shed rows are there"
+    with pytest.raises(InvalidInputError, match=r"partition 1: grant 1 of .* the rows before it are others"):
+        plan_windows(shedding.log, journal, journal.logged(), Windows("at", 10), closed=True)
+    with pytest.raises(InvalidInputError, match=r"partition 1: grant 2 of .* the rows before it are others"):
+        plan_windows(shedding.log, journal, journal.logged()[1:], Windows("at", 10), closed=True)
+
+
+def test_grants_without_marks_are_refused_only_if_the_log_ends_before_them(shedding: Shedding) -> None:
+    shed_three_times(shedding, marked=False)
+    journal = shedding.read_journal()
+    lose_the_last_append(shedding)
+    shedding.append(10)
+    with pytest.raises(InvalidInputError, match=r"grant 3 of .* ends at position 150, the log ends at 110;"):
+        with_shed_rows(shedding.log, journal, journal.logged())
+    shedding.append(40)
+    assert len(with_shed_rows(shedding.log, journal, journal.logged())) == 3
+
+
+def test_a_log_that_cannot_tell_is_backfilled(shedding: Shedding, monkeypatch: pytest.MonkeyPatch) -> None:
+    shed_three_times(shedding)
+    journal = shedding.read_journal()
+    monkeypatch.setattr(shedding.log, "mark", lambda p, position: None)
+    assert len(with_shed_rows(shedding.log, journal, journal.logged())) == 3
+
+
+def test_rows_that_were_trimmed_are_not_lost(tmp_path: Path) -> None:
+    shedding = Shedding(tmp_path, file_bytes=1)
+    shed_three_times(shedding)
+    shedding.append(50)
+    journal = shedding.read_journal()
+    for first in (50, 100, 150):
+        shedding.log.trim(0, first)
+        assert len(with_shed_rows(shedding.log, journal, journal.logged())) == 3
+        assert lane(shedding.log, journal, journal.logged()).lost == 0
 
 
 # -- windows ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Offset
+from penstock.lanes.progress import LaneStore
 from penstock.pipeline.run.passing import FOLDER, PassingReaders, forget_killed_runs
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
@@ -54,6 +55,13 @@ def used(
         (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
     (checkpoint / "offsets" / ".10.crc").write_bytes(b"\xff\x00")
     ReaderRegistry(log).advance(reader, {0: 10}, pinned)
+    journal = JournalWriter(log.directory / "plans", reader)
+    journal.proposed(offset)
+    journal.close()
+
+
+def journals(log: EmbeddedLog) -> list[str]:
+    return sorted(path.stem for path in (log.directory / "plans").iterdir())
 
 
 def names(log: EmbeddedLog) -> list[str]:
@@ -189,6 +197,64 @@ def test_what_a_shed_lane_pins_stays_for_the_backfill(tmp_path: Path, log: Embed
     passing.end()
     (reader,) = ReaderRegistry(log).readers()
     assert (reader.ended, reader.keeps_from(0)) == (True, 4)
+
+
+def test_the_journal_goes_with_the_reader_and_those_of_others_stay(tmp_path: Path, log: EmbeddedLog) -> None:
+    passing = PassingReaders(pipeline(tmp_path), tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    used(log, tmp_path / "elsewhere", "another-1")
+    passing.end()
+    assert journals(log) == ["another-1"]
+
+
+def test_the_journal_of_rows_that_a_shed_lane_pins_stays_with_them(tmp_path: Path, log: EmbeddedLog) -> None:
+    passing = PassingReaders(pipeline(tmp_path), tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count", pinned={0: 4})
+    passing.end()
+    assert journals(log) == [READER]
+
+
+def test_a_killed_run_leaves_its_journal_to_the_next_run_once_its_planner_has_ended(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, config)
+    planner = JournalWriter(log.directory / "plans", READER)
+    forget_killed_runs(config)
+    assert journals(log) == [READER]
+    planner.close()
+    forget_killed_runs(config)
+    assert journals(log) == []
+
+
+def test_a_journal_is_removed_by_the_next_run_if_the_reader_alone_was_forgotten(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    """As after a crash between the two."""
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    killed_run(tmp_path, config)
+    ReaderRegistry(log).forget(READER)
+    forget_killed_runs(config)
+    assert journals(log) == []
+
+
+def test_while_a_backfill_runs_the_reader_is_forgotten_and_its_journal_is_left_to_the_next_run(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    config = pipeline(tmp_path)
+    passing = PassingReaders(config, tmp_path / "run")
+    passing.begin()
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    with LaneStore(log.directory, "another-1").held():
+        passing.end()
+        assert (names(log), journals(log)) == ([], [READER])
+    forget_killed_runs(config)
+    assert journals(log) == []
+    assert not list((config.log / FOLDER).glob("*.json"))
 
 
 def test_a_mark_that_cannot_be_read_is_warned_of_and_left(

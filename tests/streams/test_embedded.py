@@ -279,20 +279,79 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, limit_
     assert values_in(log) == [0.0, 0.0, 1.0]
 
 
+def cut_off(path: Path, count: int) -> None:
+    os.truncate(path, path.stat().st_size - count)
+
+
 @pytest.mark.parametrize("cut", [1, 40, 130, 400])
 def test_a_torn_tail_is_cut_off_and_said(
     log: EmbeddedLog, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.append(rows(1, 2))
+    data = next(log.directory.glob("p0000/*.data"))
+    first_bytes = data.stat().st_size
     log.append(rows(*range(3, 13)))
     log.close()
-    index = log.directory / "p0000" / "index"
-    os.truncate(index, index.stat().st_size - cut)
+    cut_off(log.directory / "p0000" / "index", cut)
+    os.truncate(data, first_bytes + 100)  # not even the first segment is whole
     again = EmbeddedLog(log.directory)
     assert again.end() == 2
     assert again.append(rows(50)) == 3
     assert values_in(again) == [1.0, 2.0, 50.0]
     assert "of an unfinished append" in caplog.text
+    assert "no index record" not in caplog.text
+
+
+@pytest.mark.parametrize("cut", [1, 40, 130, 400])
+def test_whole_rows_without_an_index_record_are_said_to_be_perhaps_acknowledged(
+    log: EmbeddedLog, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append(rows(1, 2))
+    data = next(log.directory.glob("p0000/*.data"))
+    first_bytes = data.stat().st_size
+    log.append(rows(*range(3, 13)))
+    log.close()
+    whole_bytes = data.stat().st_size - first_bytes
+    index = log.directory / "p0000" / "index"
+    cut_off(index, cut)
+    with data.open("ab") as file:
+        file.write(b"\xff\xff\xff\xff\x10")  # and the first bytes of one more segment
+    again = EmbeddedLog(log.directory)
+    assert again.append(rows(50)) == 3
+    assert values_in(again) == [1.0, 2.0, 50.0]
+    assert f"segments of rows ({whole_bytes} bytes) have no index record" in caplog.text
+    assert "acknowledged appends are lost" in caplog.text
+    assert "unfinished" not in caplog.text
+
+
+def test_rows_in_a_file_that_the_index_does_not_know_have_no_index_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(file_bytes=1)) as log:
+        for value in range(4):
+            log.append(rows(value))
+    folder = tmp_path / "s" / "p0000"
+    cut_off(folder / "index", (folder / "index").stat().st_size // 2)
+    with EmbeddedLog(tmp_path / "s") as log:
+        log.append(rows(9))
+        assert values_in(log) == [0.0, 1.0, 9.0]
+    assert "2 segments of rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "left", [b"\0" * 300, b"\xff" * 300, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 40, b"rows" * 80]
+)
+def test_bytes_that_are_no_rows_are_an_unfinished_append(
+    log: EmbeddedLog, left: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append(rows(1, 2))
+    log.close()
+    with next(log.directory.glob("p0000/*.data")).open("ab") as file:
+        file.write(left)
+    again = EmbeddedLog(log.directory)
+    again.append(rows(50))
+    assert values_in(again) == [1.0, 2.0, 50.0]
+    assert f"cut {len(left)} bytes of an unfinished append" in caplog.text
 
 
 def test_data_that_a_power_cut_lost_is_found_out(log: EmbeddedLog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from penstock.pipeline.spec.windows import window_in
 from penstock.spark.error_text import one_line
 from penstock.spark.source.metadata import metadata_columns, spark_schema
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +55,42 @@ def backfill_query(
     options: BackfillOptions | None = None,
     progress: Progress = lambda *_: None,
 ) -> Iterator[Backfilled]:
-    """Backfills a query's lanes, the oldest first, each as `penstock.backfill.work.backfill` does."""
+    """Backfills a query's lanes, one after the other, each as `penstock.backfill.work.backfill` does.
+
+    A lane that is refused, for example because the log lost rows of it, does not hold up the others. Its
+    error is raised at the end.
+    """
     options, query = options or BackfillOptions(), config.queries[name]
     transform, windows = transform_of(spark, config, name), None
+    refused: list[InvalidInputError] = []
     for store in lanes_of(config, name):
         if windows is None:
             rows = spark.createDataFrame(
                 [], spark_schema(store.log.user_schema, metadata_columns(query.metadata))
             )
             windows = _windows(config, name, transform(rows), options)
-        yield backfill(
-            spark,
-            config.log,
-            store.reader,
-            transform,
-            _sink(config, name, options.to),
-            windows,
-            options.until_s,
-            query.metadata,
-            options.ended,
-            progress=progress,
-        )
+        sink = _sink(config, name, options.to)
+        try:
+            done = backfill(
+                spark,
+                config.log,
+                store.reader,
+                transform,
+                sink,
+                windows,
+                options.until_s,
+                query.metadata,
+                options.ended,
+                progress=progress,
+            )
+        except InvalidInputError as error:
+            refused.append(error)
+            continue
+        yield done
+    for other in refused[1:]:
+        _log.warning("query %s: another lane is not backfilled: %s", name, other)
+    if refused:
+        raise refused[0]
 
 
 def transform_of(spark: SparkSession, config: PipelineConfig, name: str) -> Transform:

@@ -19,7 +19,7 @@ from penstock.backfill.eligibility import check_stateless, check_windows, clear_
 from penstock.backfill.lane_source import all_parts, read_parts, shed_parts
 from penstock.backfill.revisions import LogRevisions, ParquetRevisions, Published, is_staged, stage
 from penstock.grants.journal import Entry, Journal
-from penstock.lanes.lane import readable_rows, shed_of
+from penstock.lanes.lane import readable_rows, shed_of, with_shed_rows
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.lanes.windows import Progress, WindowPlan, Windows, merged, plan_windows
 from penstock.spark.source.metadata import metadata_columns
@@ -108,7 +108,7 @@ def read_lane(
     """The rows that are in a shed lane now, as a batch DataFrame; reading them backfills nothing."""
     store = _only_lane(log_root, reader)
     journal = store.journal()
-    entries = store.undone(journal)
+    entries = with_shed_rows(store.log, journal, store.undone(journal))
     parts = shed_parts(store.log, entries)
     return read_parts(spark, store.stream.absolute().id, parts, entries, metadata_columns(metadata))
 
@@ -191,7 +191,8 @@ class _Work:
     def _run_stateless(
         self, journal: Journal, state: LaneProgress, entries: Sequence[Entry], stretch_rows: int
     ) -> None:
-        total = sum(shed_of(self.store.log, journal, entry).rows for entry in entries)
+        shedding = with_shed_rows(self.store.log, journal, entries)  # refuses before anything is begun
+        total = sum(shed_of(self.store.log, journal, entry).rows for entry in shedding)
         for group in self._groups(journal, entries, stretch_rows, state.pending):
             self.progress("running shed rows", self.report.rows + self.report.gone, total)
             shed = [entry for entry in group if shed_of(self.store.log, journal, entry).rows]

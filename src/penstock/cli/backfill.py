@@ -25,7 +25,19 @@ from penstock.vocabulary.errors import InvalidInputError, MissingExtraError
 if TYPE_CHECKING:
     from penstock.backfill.work import Backfilled
 
-_LANE = ("stream", "reader", "rows", "late", "sampled", "poison", "gone", "age_s", "pinned", "backfilled")
+_LANE = (
+    "stream",
+    "reader",
+    "rows",
+    "late",
+    "sampled",
+    "poison",
+    "gone",
+    "lost",
+    "age_s",
+    "pinned",
+    "backfilled",
+)
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -114,14 +126,17 @@ def backfill_command(
         None if until is None else stores[0].log.state.clock() - parse_duration_s(until, "--until"),
         ended,
     )
-    with importable(pipeline.absolute().parent), progress_bars() as bars:
-        spark = pipeline_session(config.spark, f"penstock backfill {query}")
-        try:
-            done = list(backfill_query(spark, config, query, options, _Bar(bars)))
-        finally:
-            spark.stop()
-    for each in done:
-        console.print(escape(summary(each)), highlight=False, soft_wrap=True)
+    done: list[Backfilled] = []
+    try:
+        with importable(pipeline.absolute().parent), progress_bars() as bars:
+            spark = pipeline_session(config.spark, f"penstock backfill {query}")
+            try:
+                done.extend(backfill_query(spark, config, query, options, _Bar(bars)))
+            finally:
+                spark.stop()
+    finally:  # one lane that is refused does not hide what was done with the others
+        for each in done:
+            console.print(escape(summary(each)), highlight=False, soft_wrap=True)
     if json is not None:
         write_json(json, [asdict(each) for each in done])
 
@@ -187,6 +202,7 @@ def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
         "sampled": lane.sampled,
         "poison": lane.poison,
         "gone": lane.gone,
+        "lost": lane.lost,
         "grants": len(lane.grants),
         "age_s": None if lane.first_arrival_s is None else store.log.state.clock() - lane.first_arrival_s,
         "first_arrival_s": lane.first_arrival_s,

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.outputs import STDOUT, claim_output, write_json
+from penstock.lanes.forgetting import forget_reader
 from penstock.streams.opening import load_stream, streams_in
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
@@ -87,9 +88,15 @@ def forget_command(
     stream: StreamArgument,
     reader: Annotated[str, typer.Argument(help="The reader's name, as in penstock log readers.")],
 ) -> None:
-    """Forget a reader that will not come back; rows that only it needed go at the next trim."""
-    ReaderRegistry(load_stream(stream)).forget(reader)
+    """Forget a reader that will not come back; rows that only it needed go at the next trim.
+
+    Its plan journal is removed, unless the query still runs or rows that it shed can still be backfilled.
+    Forget the reader again later to remove the journal.
+    """
+    stays = forget_reader(load_stream(stream), reader)
     print(f"forgot {reader} of {stream.name}")
+    if stays:
+        print(f"its plan journal stays: {stays}")
 
 
 @log_app.command("trim")

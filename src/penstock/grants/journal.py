@@ -252,6 +252,12 @@ class JournalWriter:
         self._file = file
         sync_directory(self.path.parent)
 
+    def remove(self) -> None:
+        """Removes the journal and releases it. A planner that waits for it begins a new one."""
+        self.path.unlink(missing_ok=True)
+        sync_directory(self.path.parent)
+        self.close()
+
     def close(self) -> None:
         """Releases the journal; a second call is a no-op."""
         if self._file >= 0:

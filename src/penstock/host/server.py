@@ -140,10 +140,7 @@ class ControlServer:
         self._wake = None
         try:
             self.desk.wake()
-        except (
-            Exception,
-            SystemExit,
-        ):  # a manager that fails must not take the whole cluster's control with it
+        except (Exception, SystemExit):  # a failure here must not take the cluster's control with it
             _log.exception("a periodic decision failed; the previous ones stay in force")
         self._schedule()
 

@@ -6,7 +6,7 @@ A pin in the reader registry keeps them in the log. Rows that expired unread are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,9 @@ from penstock.grants.selection import (
     rows_between,
     select,
 )
+from penstock.streams.marks import check_marks
 from penstock.streams.protocol import PositionedRows, StreamLog
+from penstock.vocabulary.errors import InvalidInputError
 
 NO_SEQ = -1
 """Sequence number of dropped rows, which have none."""
@@ -55,7 +57,11 @@ def shed_of(log: StreamLog, journal: Journal, entry: Entry) -> Shed:
 
 
 def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
-    """The dropped rows of a grant that are still in the log; segments that it kept whole are not read."""
+    """The dropped rows of a grant that are still in the log; segments that it kept whole are not read.
+
+    Raises:
+        InvalidInputError: The log has lost rows of the grant, and other rows may have their positions now.
+    """
     for p, end in sorted(entry.offset.end.items()):
         yield from shed_range(log, entry, Range(p, entry.offset.start.get(p, 0), end, NO_SEQ))
 
@@ -63,6 +69,7 @@ def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
 def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
     """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
     p, offset = part.partition, entry.offset
+    check_rows(log, entry, (p,))
     for first, end, is_open in _segments(log, offset, part):
         if is_open and _keeps_whole(entry, p, first):
             continue
@@ -73,6 +80,34 @@ def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
             rows, positions = rows.filter(pa.array(dropped)), positions[dropped]
         if rows.num_rows:
             yield Piece(rows, positions, None)
+
+
+def check_rows(log: StreamLog, entry: Entry, partitions: Collection[int] | None = None) -> None:
+    """Refuses a grant of whose rows the log has lost some. Rows that were trimmed are not lost.
+
+    Args:
+        log: The stream.
+        entry: The grant.
+        partitions: The partitions to look at; by default those in which the grant has rows.
+    """
+    offset = entry.offset
+    if partitions is None:
+        partitions = [p for p, end in offset.end.items() if offset.start.get(p, 0) < end]
+    check_marks(
+        log,
+        {p: offset.end[p] for p in partitions},
+        offset.marks,
+        f"grant {offset.grant} of {offset.reader} ends",
+        "backfill only rows that arrived earlier (--until)",
+    )
+
+
+def with_shed_rows(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> list[Entry]:
+    """The grants that dropped rows, to be read; refuses all if the log has lost rows of one of them."""
+    found = [entry for entry in entries if shed_of(log, journal, entry).rows]
+    for entry in found:
+        check_rows(log, entry)
+    return found
 
 
 def _segments(log: StreamLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
@@ -132,6 +167,7 @@ class Lane:
         sampled: Rows dropped by a plan.
         poison: Rows of grants that were set aside.
         gone: How many of all these rows have been trimmed and cannot be read.
+        lost: Dropped rows of grants of whose rows the log has lost some; a backfill refuses these grants.
         first_arrival_s: First arrival in the grants' segments; `None` if no row can be read.
         last_arrival_s: Last arrival in the grants' segments; `None` if no row can be read.
     """
@@ -141,6 +177,7 @@ class Lane:
     sampled: int = 0
     poison: int = 0
     gone: int = 0
+    lost: int = 0
     first_arrival_s: float | None = None
     last_arrival_s: float | None = None
 
@@ -153,16 +190,27 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
-    spans = [_arrivals(log, entry.offset) for entry, _ in found.values()]
+    there = [(entry, shed) for entry, shed in found.values() if not _has_lost_rows(log, entry)]
+    spans = [_arrivals(log, entry.offset) for entry, _ in there]
     return Lane(
         grants=tuple(found),
         late=sum(shed.late for _, shed in found.values()),
         sampled=sum(shed.sampled for _, shed in found.values()),
         poison=sum(shed.poison for _, shed in found.values()),
-        gone=sum(shed.rows - readable_rows(log, entry, shed) for entry, shed in found.values()),
+        gone=sum(shed.rows - readable_rows(log, entry, shed) for entry, shed in there),
+        lost=sum(shed.rows for _, shed in found.values()) - sum(shed.rows for _, shed in there),
         first_arrival_s=min((low for low, _ in filter(None, spans)), default=None),
         last_arrival_s=max((high for _, high in filter(None, spans)), default=None),
     )
+
+
+def _has_lost_rows(log: StreamLog, entry: Entry) -> bool:
+    """Whether a backfill of the grant would be refused; a list of lanes says so, and has the other grants."""
+    try:
+        check_rows(log, entry)
+    except InvalidInputError:
+        return True
+    return False
 
 
 def readable_rows(log: StreamLog, entry: Entry, shed: Shed) -> int:

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,18 @@ class LaneStore:
         with locked(self.folder / "lock"):
             yield
 
+    @contextmanager
+    def held_now(self) -> Iterator[bool]:
+        """Holds the lock as `held` does, without waiting; gives whether it is held."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.folder / "lock", wait=False))
+                is_held = True
+            except BlockingIOError:
+                is_held = False
+            yield is_held
+
     def load(self, journal: Journal) -> LaneProgress:
         """The progress; an error if the last backfilled grant is no longer the same in the journal."""
         progress = _load(self._path)
@@ -107,7 +119,8 @@ class LaneStore:
             raise InvalidInputError(
                 f"backfilled grants stay as they were, here up to grant {progress.done}",
                 f"another grant of that number, or none, in the journal of {self.reader}",
-                f"an older checkpoint was restored; remove {self._path} to backfill all of the new grants",
+                "an older checkpoint was restored, or the reader was forgotten and came back; remove "
+                f"{self._path} to backfill all of the new grants",
             )
         return progress
 

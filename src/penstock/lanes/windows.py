@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.grants.journal import Entry, Journal
 from penstock.grants.offset import Offset
 from penstock.grants.selection import Piece, Range, read_range
-from penstock.lanes.lane import positions_within, shed_rows
+from penstock.lanes.lane import check_rows, positions_within, shed_rows
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 
@@ -155,7 +155,12 @@ def plan_windows(
         taken: How many of the grants, from the first on, to backfill; by default all.
         closed: Whether all windows touched by these grants are known to be closed.
         progress: Called with the progress of the work.
+
+    Raises:
+        InvalidInputError: The log has lost rows that it had before one of the grants' ends.
     """
+    for entry in entries:  # all partitions, because windows need the kept rows of all earlier grants, too
+        check_rows(log, entry, entry.offset.end)
     by_grant = []
     for i, entry in enumerate(entries[:taken]):
         progress("looking for touched windows", i, len(entries))

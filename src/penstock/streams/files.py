@@ -46,11 +46,11 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds a lock file; waits while another process holds it."""
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Holds a lock file; waits while another process holds it, or raises `BlockingIOError` then."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)

@@ -25,10 +25,23 @@ def marks_at(log: StreamIndex, positions: Mapping[int, int]) -> dict[int, int]:
     return {p: mark for p, mark in found.items() if mark}
 
 
-def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[int, int]) -> None:
+def check_marks(
+    log: StreamIndex,
+    positions: Mapping[int, int],
+    marks: Mapping[int, int],
+    whose: str = "the checkpoint is",
+    otherwise: str = "start the query with a new checkpointLocation",
+) -> None:
     """Refuses positions if the rows before them are missing, or are not the rows that were read.
 
     Without marks (an offset of an older Penstock) only missing rows are noticed.
+
+    Args:
+        log: The stream.
+        positions: Positions by partition.
+        marks: The marks that were kept beside the positions.
+        whose: For the error: what is at the position, with its verb.
+        otherwise: For the error: what to do if the rows cannot be put back.
     """
     for p, position in positions.items():
         if position <= log.start(p):
@@ -44,7 +57,7 @@ def check_marks(log: StreamIndex, positions: Mapping[int, int], marks: Mapping[i
         where = f"stream {log.name}, {partition_label(log, p)}"
         raise InvalidInputError(
             "the log still has the rows that this query has read",
-            f"{where}: the checkpoint is at position {position}, {there}",
+            f"{where}: {whose} at position {position}, {there}",
             "rows were lost (a power cut, a restored backup, a damaged file): put the log's files back, "
-            "or start the query with a new checkpointLocation",
+            f"or {otherwise}",
         )

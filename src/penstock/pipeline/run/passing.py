@@ -3,7 +3,7 @@
 Such a run is never continued: the next run has a run directory, checkpoints and readers of its own. Readers
 that stayed registered would keep their rows in the log for ever. So a run forgets its readers when it ends;
 when it starts, it forgets readers of earlier runs that were killed. Rows that a shed lane pins stay, for a
-backfill.
+backfill, with the plan journal; other journals of these readers are removed.
 
     <log>/.runs/<id>.json    a running run, locked by its driver; a run that was killed leaves the file behind
 """
@@ -20,11 +20,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.grants.journal import JournalWriter
+from penstock.lanes.forgetting import is_known, retire_reader
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.streams.opening import load_stream, streams_in
-from penstock.streams.registry import ReaderRegistry
-from penstock.vocabulary.errors import InvalidInputError, PenstockError
+from penstock.vocabulary.errors import PenstockError
 
 _log = logging.getLogger(__name__)
 
@@ -114,26 +113,18 @@ def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
 
 
 def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
-    """Forgets a reader after its planner has ended, because a running planner would register it again.
+    """Forgets a reader in each stream after its planner has ended, with its journal if no lane needs it.
 
     A stream that cannot be opened may know the reader, too. Such a stream is left to the next run.
     """
-    all_opened = True
+    all_done = True
     for place in streams_in(log):
         try:
             stream = load_stream(place)
         except PenstockError as error:  # one broken stream must not keep readers of the others
             _log.warning("reader %s is not looked for in stream %s: %s", reader, place.name, error)
-            all_opened = False
+            all_done = False
             continue
-        if not (stream.state.folder("readers") / f"{reader}.json").exists():
-            continue
-        try:
-            owned = JournalWriter(stream.state.folder("plans"), reader, wait_s)
-        except InvalidInputError:
-            return False
-        try:
-            ReaderRegistry(stream).retire(reader)
-        finally:
-            owned.close()
-    return all_opened
+        if is_known(stream, reader) and not retire_reader(stream, reader, wait_s):
+            all_done = False
+    return all_done

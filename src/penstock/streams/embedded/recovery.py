@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.streams.embedded.compact import data_files, trimmed_before
 from penstock.streams.embedded.index import Index, is_whole
@@ -32,6 +33,7 @@ def recover(folder: Path, index: Index) -> int:
         last_file, keep = int(last["file"]), int(last["offset"] + last["length"])
     if cut:
         os.truncate(index.path, size)
+    segments, whole_bytes = 0, 0
     for first in data_files(folder):
         if first < last_file:
             continue
@@ -40,9 +42,12 @@ def recover(folder: Path, index: Index) -> int:
         surplus = path.stat().st_size - keep_bytes
         if surplus > 0:
             cut += surplus
+            found = _whole_segments(path, keep_bytes)
+            segments, whole_bytes = segments + found[0], whole_bytes + found[1]
             os.truncate(path, keep_bytes)
         if keep_bytes == 0:
             path.unlink()
+    lost = lost or _unknown(segments, whole_bytes)
     if lost:
         _log.warning(
             "%s, partition %d: cut %d bytes: %s", folder.parent.name, int(folder.name[1:]), cut, lost
@@ -61,6 +66,36 @@ def _lost(records: np.ndarray) -> str:
         f"rows that were acknowledged are lost, {appends} complete appends with {rows} rows, from position "
         f"{int(records[0]['first_position'])} on; queries that have read them are refused"
     )
+
+
+def _unknown(segments: int, whole_bytes: int) -> str:
+    """Describes whole segments that lie behind the last index record; empty if there are none.
+
+    A writer that is killed between writing rows and their index record leaves such segments, too. The rows do
+    not tell where an append ends, so the two cases look alike.
+    """
+    if not segments:
+        return ""
+    return (
+        f"{segments} segments of rows ({whole_bytes} bytes) have no index record; either an append was "
+        "interrupted before it was acknowledged, or acknowledged appends are lost; queries that have read "
+        "the rows are refused"
+    )
+
+
+def _whole_segments(path: Path, start: int) -> tuple[int, int]:
+    """Number and bytes of the whole segments that follow one another in a data file from a place on."""
+    count, size = 0, 0
+    with pa.memory_map(str(path)) as file:
+        file.seek(start)
+        while True:
+            try:
+                message = pa.ipc.read_message(file)
+            except (EOFError, OSError, pa.ArrowException):  # the file's end, half a segment, or other bytes
+                return count, size
+            if message.type != "record batch":
+                return count, size
+            count, size = count + 1, file.tell() - start
 
 
 def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:

@@ -1,0 +1,155 @@
+"""A forgotten reader's plan journal goes, unless a planner owns it or its lane needs it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pyarrow as pa
+import pytest
+
+from penstock.cli import main
+from penstock.grants.journal import Journal, JournalWriter, read_journal
+from penstock.grants.offset import Books, Offset
+from penstock.grants.plans import KEEP_ALL
+from penstock.grants.selection import grant_books, select
+from penstock.lanes.forgetting import forget_reader
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
+from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.layout import LogConfig
+from penstock.streams.marks import marks_at
+from penstock.streams.registry import ReaderRegistry
+from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+
+SCHEMA = pa.schema([("n", pa.int64())])
+READER = "hot-0123456789ab"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    log = EmbeddedLog.create(tmp_path / "numbers", SCHEMA, LogConfig(segment_rows=10, file_bytes=1))
+    for _ in range(10):
+        log.append(pa.record_batch([list(range(10))], schema=SCHEMA))
+    log.close()
+    return log
+
+
+def journal_path(log: EmbeddedLog) -> Path:
+    return log.directory / "plans" / f"{READER}.jsonl"
+
+
+def read(log: EmbeddedLog, late: int = 0, pinned: bool = True) -> Journal:
+    """A reader that has read all rows in one grant, of which the first `late` are shed."""
+    draft = Offset.initial(READER, {0: 0}).advanced({0: 100}, {0: late}, KEEP_ALL, Books())
+    books = grant_books(log, draft, select(log, draft))
+    journal = JournalWriter(log.directory / "plans", READER)
+    journal.proposed(replace(draft, books=books, marks=marks_at(log, {0: 100})))
+    journal.planned(draft)
+    journal.close()
+    ReaderRegistry(log).advance(READER, {0: 100}, {0: 0} if pinned and late else {})
+    return read_journal(journal_path(log))
+
+
+def test_a_forgotten_reader_leaves_no_journal(log: EmbeddedLog) -> None:
+    read(log)
+    assert forget_reader(log, READER) == ""
+    assert not list((log.directory / "plans").iterdir())
+    with pytest.raises(UnknownNameError):
+        forget_reader(log, READER)
+
+
+def test_a_reader_without_a_journal_is_forgotten(log: EmbeddedLog) -> None:
+    ReaderRegistry(log).advance(READER, {0: 100})
+    assert forget_reader(log, READER) == ""
+    assert not (log.directory / "plans").exists()
+
+
+def test_names_that_cannot_be_are_refused_before_a_journal_is_looked_for(log: EmbeddedLog) -> None:
+    (log.directory / "secret.jsonl").write_text("")
+    with pytest.raises(InvalidInputError, match="a reader's name"):
+        forget_reader(log, "../secret")
+    assert (log.directory / "secret.jsonl").exists()
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not pinned"])
+def test_the_journal_stays_until_the_rows_of_the_lane_are_backfilled(log: EmbeddedLog, pinned: bool) -> None:
+    journal = read(log, late=30, pinned=pinned)
+    for _ in range(2):
+        assert forget_reader(log, READER).startswith("30 rows that it shed are still in the log")
+    assert ReaderRegistry(log).readers() == []
+    store = LaneStore(log.directory, READER)
+    assert store.lane(ended=True).rows == 30
+    store.finish(LaneProgress(), journal, Stretch(1, 1, 1, "here"), 30, 0, {})
+    assert forget_reader(log, READER) == ""
+    assert not journal_path(log).exists()
+
+
+def test_the_journal_goes_once_the_shed_rows_are_trimmed(log: EmbeddedLog) -> None:
+    read(log, late=30)
+    assert forget_reader(log, READER)
+    log.trim(0, 30)
+    assert forget_reader(log, READER) == ""
+
+
+def test_the_journal_goes_if_the_log_has_lost_the_shed_rows(log: EmbeddedLog) -> None:
+    read(log, late=30)
+    os.truncate(log.directory / "p0000" / "index", 0)
+    assert forget_reader(EmbeddedLog(log.directory), READER) == ""
+
+
+def test_the_journal_of_a_begun_backfill_stays(log: EmbeddedLog) -> None:
+    read(log, late=30)
+    store = LaneStore(log.directory, READER)
+    with store.held():
+        store.begin(LaneProgress(), Stretch(1, 1, 1, "here"))
+    log.trim(0, 30)
+    assert forget_reader(log, READER) == "a backfill of it was begun and is not finished"
+
+
+def test_the_journal_of_a_lane_that_cannot_be_read_stays(log: EmbeddedLog) -> None:
+    journal = read(log, late=30)
+    store = LaneStore(log.directory, READER)
+    with store.held():
+        store.finish(LaneProgress(), journal, Stretch(1, 1, 1, "here"), 30, 0, {})
+    read(log, late=40)  # an older checkpoint was restored
+    assert forget_reader(log, READER).startswith("its lane cannot be read: expected: backfilled grants stay")
+    assert journal_path(log).exists()
+
+
+def test_a_journal_that_a_planner_owns_stays(log: EmbeddedLog) -> None:
+    read(log)
+    planner = JournalWriter(log.directory / "plans", READER)
+    assert forget_reader(log, READER) == "its query still runs, and registers the reader again"
+    planner.proposed(Offset(READER, {0: 100}, {0: 100}, grant=2))
+    planner.close()
+    assert list(read_journal(journal_path(log)).entries) == [1, 2]
+
+
+def test_a_journal_stays_while_the_stream_is_backfilled(log: EmbeddedLog) -> None:
+    read(log)
+    with LaneStore(log.directory, "another-1").held():
+        assert forget_reader(log, READER) == "the stream is being backfilled"
+    assert forget_reader(log, READER) == ""
+
+
+def test_a_planner_that_waits_for_a_journal_that_is_removed_begins_a_new_one(log: EmbeddedLog) -> None:
+    read(log)
+    owned, found = JournalWriter(log.directory / "plans", READER), []
+    planner = Thread(target=lambda: found.append(JournalWriter(log.directory / "plans", READER)))
+    planner.start()
+    owned.remove()
+    planner.join()
+    found[0].proposed(Offset(READER, {0: 100}, {0: 100}, grant=2))
+    found[0].close()
+    assert list(read_journal(journal_path(log)).entries) == [2]
+
+
+def test_the_command_says_why_a_journal_stays(log: EmbeddedLog, capsys: pytest.CaptureFixture[str]) -> None:
+    read(log, late=30)
+    assert main(["log", "forget", str(log.directory), READER]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"forgot {READER} of numbers"
+    assert said[1].startswith("its plan journal stays: 30 rows that it shed")
+    assert main(["log", "forget", str(log.directory), "hut"]) == 2
