@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import itertools
 import logging
@@ -20,15 +21,29 @@ from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 UNICODE = {UnicodeDecodeError: ("ascii", b"", 0, 1, "u"), UnicodeEncodeError: ("ascii", "", 0, 1, "u")}
+
+
+class UnwritableError(Exception):
+    """An exception that cannot be written."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(1)
+
+    __str__ = __repr__
+
+
 ERRORS: list[BaseException] = [
     *(
         kind(*UNICODE.get(kind, ("u", 0, 1, "u") if kind is UnicodeTranslateError else ("e",)))
         for kind in vars(builtins).values()
-        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ExceptionGroup)
+        if isinstance(kind, type)
+        and issubclass(kind, BaseException)
+        and not issubclass(kind, BaseExceptionGroup | KeyboardInterrupt)
     ),
     ExceptionGroup("several", [ValueError("v"), KeyError("k")]),
-    SystemExit(1),
-    GeneratorExit(),
+    BaseExceptionGroup("several", [ValueError("v"), SystemExit(1)]),
+    asyncio.CancelledError(),
+    UnwritableError(),
     PenstockError("p"),
     InvalidInputError("a rule", "got", "hint"),
 ]
@@ -68,6 +83,11 @@ def check_goes_on(virtual: Any, cluster: Any, seconds: float = 6.0) -> None:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_whatever_a_policy_raises_penstock_goes_on_without_its_word(error: BaseException) -> None:
     assert Guard().call("the manager", raising(error), lambda _: "instead", "no shedding", 0.0) == "instead"
+
+
+def test_an_interrupt_by_the_user_is_not_caught() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Guard().call("the manager", raising(KeyboardInterrupt()), str, "no shedding", 0.0)
 
 
 @pytest.mark.briefly("ctrl", "deadline")
@@ -146,9 +166,9 @@ def test_an_order_inside_a_class_that_fails_starves_nobody(
     virtual.check_books(cluster)
 
 
-@pytest.mark.parametrize("error", [OSError("disk"), ValueError("v"), InvalidInputError("r", "g", "h")])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_record_that_fails_is_cut_off_and_ends_no_query(
-    virtual: Any, error: Exception, caplog: pytest.LogCaptureFixture
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         abandoned = 0
