@@ -154,7 +154,7 @@ UNEVEN = {
 }
 
 
-@pytest.mark.briefly("rows in segments, sigma 2")
+@pytest.mark.briefly("segments, sigma 1")
 @pytest.mark.parametrize(("shape", "overload"), UNEVEN.values(), ids=UNEVEN)
 def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
     shape: Any, overload: Any
