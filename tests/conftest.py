@@ -45,8 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Cases that `briefly` leaves out are long; then files by how long they take, a file's order as it is."""
-    whole = not (config.getoption("lf") or any("::" in arg for arg in config.args))
-    leave_out_long_cases(items, whole)  # before -m chooses
+    leave_out_long_cases(items, has_all_cases(config))  # before -m chooses
     yield
 
     def place(item: pytest.Item) -> int:
@@ -54,6 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return BIG_FIRST.index(name) if name in BIG_FIRST else len(BIG_FIRST)
 
     items.sort(key=place)
+
+
+def has_all_cases(config: pytest.Config) -> bool:
+    """Whether all cases of each test are collected: none is named, and none is chosen as failed before."""
+    return not (config.getoption("lf", default=False) or any("::" in arg for arg in config.args))
 
 
 def leave_out_long_cases(items: list[pytest.Item], whole: bool) -> None:

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.control.shed.checked import checked
 from penstock.control.state.guard import SAY_EVERY_S, Guard
 from penstock.policies.capacity import CAPACITY_POLICIES, HighestRate
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.policies.shedding import SHEDDERS
+from penstock.policies.shedding.base import ShedDecision, ShedObservation, WaitingBatches
+from penstock.policies.shedding.random import RandomConfig
 from penstock.record.recording import LiveRecorder
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError, PenstockError
 
 UNICODE = {UnicodeDecodeError: ("ascii", b"", 0, 1, "u"), UnicodeEncodeError: ("ascii", "", 0, 1, "u")}
+
+
+class UnwritableError(Exception):
+    """An exception that cannot be written."""
+
+    def __repr__(self) -> str:
+        raise SystemExit(1)
+
+    __str__ = __repr__
+
+
 ERRORS: list[BaseException] = [
     *(
         kind(*UNICODE.get(kind, ("u", 0, 1, "u") if kind is UnicodeTranslateError else ("e",)))
         for kind in vars(builtins).values()
-        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ExceptionGroup)
+        if isinstance(kind, type)
+        and issubclass(kind, BaseException)
+        and not issubclass(kind, BaseExceptionGroup | KeyboardInterrupt)
     ),
     ExceptionGroup("several", [ValueError("v"), KeyError("k")]),
-    SystemExit(1),
-    GeneratorExit(),
+    BaseExceptionGroup("several", [ValueError("v"), SystemExit(1)]),
+    asyncio.CancelledError(),
+    UnwritableError(),
     PenstockError("p"),
     InvalidInputError("a rule", "got", "hint"),
 ]
@@ -70,6 +89,11 @@ def test_whatever_a_policy_raises_penstock_goes_on_without_its_word(error: BaseE
     assert Guard().call("the manager", raising(error), lambda _: "instead", "no shedding", 0.0) == "instead"
 
 
+def test_an_interrupt_by_the_user_is_not_caught() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Guard().call("the manager", raising(KeyboardInterrupt()), str, "no shedding", 0.0)
+
+
 @pytest.mark.briefly("ctrl", "deadline")
 @pytest.mark.parametrize("manager", sorted(LOAD_MANAGERS))
 def test_a_manager_that_fails_sheds_nothing_and_is_asked_again(
@@ -109,13 +133,71 @@ def test_a_shedder_that_fails_leaves_the_choice_to_coins(
     assert sum(q.batches[-1].offset.books.sampled for q in cluster.queries.values()) > 0
 
 
-def test_a_shedder_whose_name_fails_does_not_end_a_query(
-    virtual: Any, monkeypatch: pytest.MonkeyPatch
+NONSENSE: dict[str, Callable[[ShedDecision], object]] = {
+    "None": lambda _: None,
+    "a number": lambda _: 0.5,
+    "a text": lambda _: "keep all",
+    "an empty mapping": lambda _: {},
+    "no SIC": lambda d: replace(d, expected_sic=None),
+    "SIC of no query": lambda d: replace(d, expected_sic=np.empty(0)),
+    "SIC as an empty mapping": lambda d: replace(d, expected_sic={}),
+    "SIC by names": lambda d: replace(d, expected_sic={"q0": 0.5, "q1": 0.5}),
+    "SIC of queries that are not there": lambda d: replace(d, expected_sic=np.ones(9)),
+    "SIC of NaN": lambda d: replace(d, expected_sic=np.full_like(d.expected_sic, np.nan)),
+    "a negative SIC": lambda d: replace(d, expected_sic=-1.0 - d.expected_sic),
+    "a load of NaN": lambda d: replace(d, kept_load=np.nan),
+    "a negative load": lambda d: replace(d, kept_load=-7.0),
+    "no load": lambda d: replace(d, kept_load=None),
+    "no reason": lambda d: replace(d, reason=None),
+    "another observation": lambda d: replace(d, observation_id=d.observation_id + 1),
+    "nothing to keep": lambda d: replace(d, keep=None),
+    "too few batches": lambda d: replace(d, keep=d.keep[:1]),
+    "too many batches": lambda d: replace(d, keep=np.ones(d.keep.size + 1, np.bool_)),
+    "negative rows": lambda d: replace(d, keep=np.full(d.keep.size, -1.0)),
+    "rows of NaN": lambda d: replace(d, keep=np.full(d.keep.size, np.nan)),
+    "a list": lambda d: replace(d, keep=d.keep.tolist()),
+    "a chance of NaN": lambda d: replace(d, unit="key", keep_probability=np.nan),
+    "a negative chance": lambda d: replace(d, unit="key", keep_probability=-0.5),
+    "a chance that is a text": lambda d: replace(d, unit="key", keep_probability="half"),
+    "a seed that is a text": lambda d: replace(d, unit="key", keep_probability=0.5, seed="s"),
+}
+"""By what is wrong with it, an answer of a shedder that cannot be carried out."""
+
+
+@pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
+def test_a_decision_that_cannot_be_carried_out_is_refused(spoil: Callable[[ShedDecision], Any]) -> None:
+    one = np.ones(3)
+    batches = WaitingBatches(np.array([0, 0, 1]), np.array([5, 6, 7]), one / 9, one, one)
+    seen = ShedObservation(4, 1.0, batches, one[:2] / 2, one[:2] / 9, 11.0)
+    decision = RandomConfig().build(seed=7).decide(seen)
+    assert checked(decision, seen) is decision
+    with pytest.raises((InvalidInputError, TypeError, AttributeError, ValueError)):
+        checked(spoil(decision), seen)
+
+
+@pytest.mark.briefly(
+    *("None-random", "SIC of no query-random", "SIC as an empty mapping-random", "SIC of NaN-random"),
+    *("negative rows-random", "too few batches-semantic", "a seed that is a text-cohort"),
+)
+@pytest.mark.parametrize("shedder", ["random", "cohort", "semantic"])
+@pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
+def test_a_shedder_that_answers_nonsense_has_failed_and_the_grant_goes_on_without_it(
+    virtual: Any,
+    shedder: str,
+    spoil: Callable[[ShedDecision], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cluster = overloaded(virtual, shedder="random")
-    kind = type(cluster.engine.classes["gold"].shedder)
-    monkeypatch.setattr(kind, "name", property(raising(ValueError("v"))), raising=False)
+    cluster = overloaded(virtual, shedder=shedder, shedder_settings=SETTINGS.get(shedder, {}))
+    governed = cluster.engine.classes["gold"]
+    decide = governed.shedder.decide
+    monkeypatch.setattr(governed.shedder, "decide", lambda seen: spoil(decide(seen)))
+    before = {key: len(query.batches) for key, query in cluster.queries.items()}
     check_goes_on(virtual, cluster)
+    assert f"class gold: its shedder {shedder} failed (1 times so far)" in caplog.text
+    units = {b.offset.plan.unit for k, q in cluster.queries.items() for b in q.batches[before[k] + 1 :]}
+    assert units <= {"row", "segment"}, "no plan is the shedder's"
+    assert sum(q.batches[-1].offset.books.sampled for q in cluster.queries.values()) > 0
 
 
 @pytest.mark.parametrize("policy", sorted(CAPACITY_POLICIES))
@@ -134,6 +216,61 @@ def test_a_capacity_policy_that_fails_leaves_shares_as_they_are(
     assert not any(cluster.engine.classes.capacity._reports.values()), "what it was told does not pile up"
 
 
+SHARES: dict[str, Callable[[dict[str, float]], object]] = {
+    "None": lambda _: None,
+    "a number": lambda _: 0.5,
+    "a text": lambda _: "gold",
+    "an empty mapping": lambda _: {},
+    "a class is missing": lambda shares: {"gold": sum(shares.values())},
+    "a class is not there": lambda shares: {**shares, "lead": 0.0},
+    "NaN": lambda shares: dict.fromkeys(shares, np.nan),
+    "negative": lambda shares: {"gold": 2.0, "bulk": -1.0},
+    "infinite": lambda shares: dict.fromkeys(shares, np.inf),
+    "a text as a share": lambda shares: dict.fromkeys(shares, "half"),
+    "None as a share": lambda shares: dict.fromkeys(shares, None),
+    "more than there is": lambda shares: dict.fromkeys(shares, 1.0),
+    "less than there is": lambda shares: dict.fromkeys(shares, 0.1),
+}
+"""By what is wrong with it, an answer of a capacity policy that cannot be carried out."""
+
+
+@pytest.mark.briefly("a class is not there", "NaN", "negative", "more than there is")
+@pytest.mark.parametrize("spoil", SHARES.values(), ids=SHARES)
+def test_a_capacity_policy_that_answers_nonsense_leaves_shares_as_they_are_until_it_answers_again(
+    virtual: Any,
+    spoil: Callable[[dict[str, float]], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = virtual({"gold": {"target": 2.0}, "bulk": {"target": 8.0}}, capacity={"policy": "dilos"})
+    for name in ("gold", "bulk"):
+        cluster.add(name, name, virtual.stream(cluster, 30_000.0))
+    cluster.run(8.0)
+    capacity = cluster.engine.classes.capacity
+    redistribute, shares, claims = capacity.policy.redistribute, dict(capacity.shares), dict(capacity.claims)
+    kind = type(capacity.policy)
+    with monkeypatch.context() as failing:
+        failing.setattr(kind, "redistribute", lambda _, uses: spoil(redistribute(uses)))
+        check_goes_on(virtual, cluster)
+        assert (capacity.shares, capacity.claims) == (shares, claims)
+        assert "capacity policy dilos failed (1 times so far)" in caplog.text
+    asked = []
+    monkeypatch.setattr(kind, "redistribute", lambda _, uses: asked.append(uses) or redistribute(uses))
+    check_goes_on(virtual, cluster)
+    assert asked
+    assert caplog.text.count("capacity policy dilos failed") == 1
+
+
+@pytest.mark.parametrize("answer", [None, "a query that is not there", 7, ["q0"], np.ones(2)], ids=repr)
+def test_an_order_inside_a_class_that_answers_nonsense_starves_nobody(
+    virtual: Any, answer: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = overloaded(virtual)
+    monkeypatch.setattr(HighestRate, "next_of", lambda *_: answer)
+    check_goes_on(virtual, cluster)
+    assert "highest rate failed (1 times so far)" in caplog.text
+
+
 @pytest.mark.parametrize("method", ["next_of", "took"])
 def test_an_order_inside_a_class_that_fails_starves_nobody(
     virtual: Any, method: str, monkeypatch: pytest.MonkeyPatch
@@ -146,9 +283,9 @@ def test_an_order_inside_a_class_that_fails_starves_nobody(
     virtual.check_books(cluster)
 
 
-@pytest.mark.parametrize("error", [OSError("disk"), ValueError("v"), InvalidInputError("r", "g", "h")])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_record_that_fails_is_cut_off_and_ends_no_query(
-    virtual: Any, error: Exception, caplog: pytest.LogCaptureFixture
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         abandoned = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,35 @@ def shown_figures() -> dict[str, list[int]]:
 def test_the_readme_counts_the_papers_figures_as_the_benches_do() -> None:
     figures = figures_by_folder(load_benches().values())
     assert shown_figures() == {folder: [held.total, *held] for folder, held in figures.items()}
+
+
+def readme_of(folder: str) -> str:
+    return (ROOT / "bench/papers" / folder / "README.md").read_text(encoding="utf-8")
+
+
+def expected_row(folder: str, bench: str, name: str) -> dict[str, str]:
+    with (ROOT / "bench/papers" / folder / "expected.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = [row for row in csv.DictReader(file) if (row["id"], row["name"]) == (bench, name)]
+    return row
+
+
+def test_the_differences_that_the_readme_names_are_the_benches() -> None:
+    """The papers' figures and bounds are in expected.csv; ours are in the READMEs of the benches."""
+    ratio = expected_row("tu2006", "fig12", "aurora_to_ctrl_violation")
+    loss = expected_row("pham2016", "table8", "separate_class3_loss_percent")
+    (our_ratio,) = re.findall(r"^\| nothing \| ([\d.]+) \|", readme_of("tu2006"), re.MULTILINE)
+    ((our_loss, their_loss),) = re.findall(
+        r"separate managers class 3 loses (\d+) %, not (\d+) %", " ".join(readme_of("pham2016").split())
+    )
+    assert (ratio["kind"], loss["kind"]) == ("at_least", "info")
+    assert float(their_loss) == round(float(loss["paper"]))
+    assert f"{our_ratio} for its {ratio['paper']}," in readme_of("tu2006")
+    shown = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"Aurora violates {ratio['paper']} times as much as CTRL in tu2006 figure 12 and {our_ratio} times "
+        f"here (held: at least {ratio['tolerance']}); with separate managers class 3 loses {their_loss} % in "
+        f"pham2016 table 8 and {our_loss} % here (printed)."
+    ) in shown
 
 
 def test_the_readme_does_not_claim_that_tables_are_reproduced() -> None:

@@ -13,7 +13,10 @@ from tests.golden.trace import Line, first_difference, read, record
 QUICK = "manager_deadline"
 
 
-@pytest.mark.long
+@pytest.mark.briefly(
+    *("shedder_balance_sic", "shared_stream", "several_readers_of_a_query", "lost_when_running"),
+    *("capacity_dilos", "changes_while_it_runs"),
+)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_goes_as_it_was_recorded(name: str) -> None:
     expected = read(name)

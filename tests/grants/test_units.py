@@ -154,15 +154,15 @@ UNEVEN = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.briefly("segments, sigma 1")
 @pytest.mark.parametrize(("shape", "overload"), UNEVEN.values(), ids=UNEVEN)
 def test_intervals_hold_as_often_where_segments_differ_in_size_and_their_rows_are_alike(
     shape: Any, overload: Any
 ) -> None:
-    streams = 40 if shape.sizes == "decades" else 100
+    streams = 40 if shape.sizes == "decades" else tries(50, 100)
     for aggregate, found in coverage(shape, overload, 4 * streams, seed=2, streams=streams).items():
-        assert found.intervals > 1000, aggregate
-        assert 93 <= found.percent <= 97, aggregate
+        assert found.intervals > tries(500, 1000), aggregate
+        assert abs(found.percent - 95) <= tries(3, 2), aggregate
 
 
 def test_a_few_segments_with_most_of_the_rows_give_no_interval_whatever_the_others_are() -> None:

@@ -6,14 +6,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.waits import until
 
 from penstock.config.flow import load_flow_config
-from penstock.host.client import ControlClient
+from penstock.host.client import ControlClient, ControlSilentError
 from penstock.spark.driver import agent
 from penstock.spark.driver.agent import ControlProcess
+from penstock.testing import ManualClock
 
 
 @pytest.fixture
@@ -59,6 +61,28 @@ def test_one_that_lives_and_does_not_answer_is_replaced(
     assert answers(control)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+class Silent:
+    """A connection to a control plane that never answers."""
+
+    def request(self, message: dict[str, str]) -> dict[str, str]:
+        raise ControlSilentError("an answer", f"no answer to {message['op']}", "none")
+
+
+def test_one_is_stuck_after_ten_seconds_without_an_answer_as_the_page_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = ManualClock(100.0)
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=timer))
+    control = object.__new__(ControlProcess)  # without a process
+    control._pings, control._silent_since_s, control._unanswered = Silent(), None, 0  # type: ignore[assignment]
+    for _ in range(10):
+        assert not control._is_stuck()
+        timer.advance(1.0)
+    assert control._is_stuck()
+    page = (Path(__file__).parents[2] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    assert "after 10 s the agent replaces it" in page
 
 
 def test_one_that_was_silent_for_a_moment_is_left_alone(

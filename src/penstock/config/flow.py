@@ -321,6 +321,11 @@ class FlowConfig(Part):
         """The classes as the control plane knows them."""
         return {name: config.query_class(name) for name, config in self.classes.items()}
 
+    @property
+    def record_bytes(self) -> int | None:
+        """How many bytes of each file of the record are kept; `None` for all."""
+        return self.record_mb * 1_000_000 or None
+
     def is_dry(self, cls: str) -> bool:
         """Whether a class sheds nothing, by its own switch or by the flow's."""
         return self.dry_run or self.classes[cls].dry_run

@@ -38,8 +38,8 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     recorder = None
     if start.get("run"):
         managers = {name: describe_manager(cls.build_manager()) for name, cls in config.classes.items()}
-        limit = config.record_mb * 1_000_000 or None
-        run = RunDirectory.create(start["run"], {**start["record"], "classes": managers}, limit_bytes=limit)
+        record = {**start["record"], "classes": managers}
+        run = RunDirectory.create(start["run"], record, limit_bytes=config.record_bytes)
         recorder = LiveRecorder(run)
     memory = Path(start["memory"]) if start.get("memory") else None
     engine = Engine(config, now(), None if memory is None else read_costs(memory))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from penstock.control.decide.cycle import Step
+from penstock.control.state.guard import PASSES, text_of
 from penstock.record.rundir import RunDirectory
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,9 @@ class LiveRecorder:
             return
         try:
             write()
-        except Exception as error:  # no error of the record may stop a query
+        except PASSES:
+            raise
+        except BaseException as error:  # no error of the record, or of a manager's snapshot, may stop a query
             self._ended = True
             self._run.abandon()
-            _log.warning("the run is not recorded any further; queries stay governed: %s", error)
+            _log.warning("the run is not recorded any further; queries stay governed: %s", text_of(error))

@@ -124,8 +124,6 @@ class Granting:
             chosen = self._choose(pending, governed, queries, at, may_fetch)
         if chosen is not None:
             decided = chosen.cut
-            query.results.shed_reason = chosen.decision.reason
-            self._out.add(Recorded(_shed_line(query, governed.config.shedder, chosen, at)))
         assert waiting.oldest_s is not None
         self._warn_of_late(query, at.age_s(waiting.oldest_s), governed, decided.late_rows)
         plan = self._plan(governed, query, admission.keep_fraction)
@@ -163,21 +161,24 @@ class Granting:
         at: Moment,
         may_fetch: bool,
     ) -> Chosen | None:
-        """What the class's shedder keeps of a query; `None` where it has no word in it."""
+        """What the class's shedder keeps of a query, recorded; `None` where it has no word in it."""
         query, waiting = pending.query, pending.waiting
         mine = [query, *(q for q in queries if q.readers and q is not query)]
         turn, most = pending.schedule.turns[query.cls], most_rows(query, self._tuning)
+        shedder = str(governed.config.shedder)
 
-        def choose() -> Chosen | RowsNeededError | None:
+        def choose() -> tuple[Chosen, ShedLine] | RowsNeededError | None:
             try:
-                return self.shedding.choose(governed, mine, waiting, pending.admission, turn, most, at)
+                chosen = self.shedding.choose(governed, mine, waiting, pending.admission, turn, most, at)
             except RowsNeededError as needed:
                 if may_fetch:
                     return needed
                 raise
+            # the line is made here, too: whatever cannot be said of a decision is the shedder's failure
+            return None if chosen is None else (chosen, _shed_line(query, shedder, chosen, at))
 
         found = self._guard.call(
-            f"class {query.cls}: its shedder {governed.config.shedder}",
+            f"class {query.cls}: its shedder {shedder}",
             choose,
             lambda _: None,
             "rows are sampled as the manager says",
@@ -185,7 +186,12 @@ class Granting:
         )
         if isinstance(found, RowsNeededError):
             raise found
-        return found
+        if found is None:
+            return None
+        chosen, line = found
+        query.results.shed_reason = line.reason
+        self._out.add(Recorded(line))
+        return chosen
 
     def _plan(self, governed: GovernedClass, query: Query, keep: float) -> ShedPlan:
         self._grants += 1
@@ -236,10 +242,10 @@ def carried_plan(reader: Reader) -> ShedPlan:
     return plan if plan.carries_over else KEEP_ALL
 
 
-def _shed_line(query: Query, shedder: str | None, chosen: Chosen, at: Moment) -> ShedLine:
+def _shed_line(query: Query, shedder: str, chosen: Chosen, at: Moment) -> ShedLine:
     seen, decision = chosen.seen, chosen.decision
     return ShedLine(
-        str(shedder),
+        shedder,
         query.cls,
         query.name,
         seen.id,

@@ -14,7 +14,7 @@ from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.scheduler import TurnSchedule
 from penstock.control.schedule.turns import Turn
 from penstock.control.state.classes import GovernedClass
-from penstock.control.state.guard import Guard
+from penstock.control.state.guard import Guard, text_of
 from penstock.control.state.query import Query
 from penstock.vocabulary.model import NO_ROWS, Admission, BatchTiming, Decision, WaitingRows
 
@@ -112,10 +112,13 @@ class Decider:
             plant.apply(step.applied)
             governed.cycle.in_force = step.applied
 
+        def go_on(error: BaseException) -> None:
+            plant.apply(Decision(plant.next_id - 1, 1.0, f"the manager failed: {text_of(error)}"))
+
         self.guard.call(
             f"class {governed.name}: its manager {governed.config.manager}",
             decide,
-            lambda error: plant.apply(Decision(plant.next_id - 1, 1.0, f"the manager failed: {error!r}")),
+            go_on,
             "nothing is shed until it decides",
             schedule.seen.at.timer_s,
         )

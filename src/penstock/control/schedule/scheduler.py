@@ -199,14 +199,15 @@ class Scheduler:
             key: rate if known else None for key, rate, known in zip(keys, rates, ready, strict=True)
         }
         inside = self._rounds(cls)
-        key = self._guard.call(
+        first = self._guard.call(
             "highest rate",
-            lambda: inside.next_of(rates_per_s),
-            lambda _: keys[0],
+            # a key that is not there raises an error, too
+            lambda: keys.index(inside.next_of(rates_per_s)),
+            lambda _: 0,
             "of the queries that can run, the first to join goes",
             seen.at.timer_s,
         )
-        return (None if key is None else seen.queries[places[keys.index(key)]]), rates_per_s
+        return seen.queries[places[first]], rates_per_s
 
     def _rounds(self, cls: str) -> HighestRate:
         return self._inside.setdefault(cls, HighestRate())

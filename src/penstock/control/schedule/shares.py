@@ -10,6 +10,8 @@ from penstock.vocabulary.model import QueryClass
 
 LEAST_SHARE = 1e-3
 """Part of the capacity below which a share counts as none."""
+_CLOSE = 1e-6
+"""By so much of the capacity the sum of new shares may differ from the sum of the old shares: rounding."""
 
 
 class Redistribution:
@@ -65,6 +67,9 @@ class Redistribution:
 
         Returns:
             By class, the factor by which its share has changed; `None` without a redistribution.
+
+        Raises:
+            InvalidInputError: The policy's shares cannot be. The classes keep the shares that they have.
         """
         for name, usage in usages.items():
             if usage is not None:
@@ -75,7 +80,7 @@ class Redistribution:
         uses = [self._use(name) for name in self._classes]
         for reports in self._reports.values():
             reports.clear()
-        new = dict(self.policy.redistribute(uses))
+        new = _checked(self.policy.redistribute(uses), uses)
         scales = {
             name: max(new[name], LEAST_SHARE) / max(self.shares[name], LEAST_SHARE) for name in self._classes
         }
@@ -101,3 +106,24 @@ class Redistribution:
             cls.lendable_fraction,
             cls.borrow_limit_fraction,
         )
+
+
+def _checked(new: Mapping[str, float], uses: Sequence[ClassUse]) -> dict[str, float]:
+    """The new shares, as they are. NaN fails every comparison, so rules are stated as what must hold."""
+    names, total = {use.name for use in uses}, sum(use.share for use in uses)
+    if new.keys() != names:
+        raise InvalidInputError(
+            f"a capacity policy gives shares to {', '.join(sorted(names))}",
+            ", ".join(map(str, new)),
+            "give each class one share",
+        )
+    for name, share in new.items():
+        if not share >= 0.0:
+            raise InvalidInputError(f"the share of class {name} is at least 0", share, "0 if it has none")
+    if not abs(sum(new.values()) - total) <= _CLOSE * total:
+        raise InvalidInputError(
+            f"the new shares add up to the old ones, {total:g}",
+            sum(new.values()),
+            "divide what the classes have",
+        )
+    return dict(new)

@@ -19,6 +19,7 @@ from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.turns import Turn
 from penstock.control.shed.capacity_view import CapacityView, CapacityViews
+from penstock.control.shed.checked import checked
 from penstock.control.shed.strategies.base import GrantedRows, ShedStrategy
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.query import Query, Reader
@@ -113,6 +114,7 @@ class ClassShedding:
             cost of the query's batches is not known yet; or all waiting rows fit into the class's turns.
 
         Raises:
+            InvalidInputError: The shedder's decision cannot be carried out.
             RowsNeededError: The strategy of the class must know values of rows first.
         """
         query, shedder, strategy = queries[0], governed.shedder, governed.strategy
@@ -169,7 +171,7 @@ class ClassShedding:
         if offer is None:
             return None
         seen = self._views.observe(view, offer.shown)
-        kept = offer.carry_out(shedder.decide(seen))
+        kept = offer.carry_out(checked(shedder.decide(seen), seen))
         if kept.sample is not None:
             self._samples[granted.query.key] = kept.sample
         return Chosen(granted.cut, kept.plans, kept.rows, kept.shed, seen, kept.decision)

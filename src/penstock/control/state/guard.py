@@ -11,7 +11,22 @@ _log = logging.getLogger(__name__)
 SAY_EVERY_S = 60.0
 """A policy that fails at every grant is said so often, with the number of its failures."""
 
+PASSES = KeyboardInterrupt
+"""The one exception that is never caught: a user wants to end the process. `SystemExit` is caught, because a
+policy that calls `sys.exit` must end nothing. `asyncio.CancelledError` is caught, because asyncio raises it
+only where a coroutine waits, and a policy is called by a plain function."""
+
 T = TypeVar("T")
+
+
+def text_of(error: BaseException) -> str:
+    """An exception for a message; its class alone if the exception cannot be written."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except PASSES:
+        raise
+    except BaseException:  # a policy may raise a class of its own, and its __str__ may fail
+        return type(error).__name__
 
 
 class Guard:
@@ -40,7 +55,9 @@ class Guard:
         """
         try:
             return does()
-        except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit() in a policy ends nothing either
+        except PASSES:
+            raise
+        except BaseException as error:
             self._say(who, instead, now_s)
             return otherwise(error)
 

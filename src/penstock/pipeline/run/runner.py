@@ -144,8 +144,7 @@ class _Running:
         self.queries: dict[str, StreamingQuery] = {}
         self.failed: dict[str, str] = {}
         self._began_s = self._ran_s = 0.0
-        limit = config.record_mb * 1_000_000 or None
-        self._measurements = Parts([directory / MEASUREMENTS], limit)
+        self._measurements = Parts([directory / MEASUREMENTS], config.record_bytes)
         self._status: Status | None = None
         self._plan: dict[str, Any] | None = None
         self._plan_said = False
