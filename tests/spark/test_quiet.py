@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waits import ran
 
 from penstock.spark import daemon
 from penstock.spark.idle import end_planners_first
@@ -61,16 +63,14 @@ spark.stop()
 """
 
 
+def run_program(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[2]
+    return ran([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{program}", folder])
+
+
 @pytest.mark.spark
 def test_stopping_queries_prints_no_traceback_and_what_users_code_says_is_there(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    command = [
-        sys.executable,
-        "-c",
-        f"import sys; sys.path.insert(0, {str(root)!r})\n{STOPPING}",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_program(STOPPING, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "a line of users' code" in done.stderr
     # Spark itself may log the task that it killed, and the error of users' code: those have no such frames
@@ -80,15 +80,12 @@ def test_stopping_queries_prints_no_traceback_and_what_users_code_says_is_there(
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), OSError("disk full"), SystemExit(3)])
-def test_whatever_else_ends_a_worker_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_whatever_else_ends_a_worker_is_passed_on(error: BaseException) -> None:
     def fails(sock: socket.socket, authenticated: bool) -> int:
         raise error
 
-    monkeypatch.setattr(daemon, "_worker", fails)
     with socket.socket() as sock, pytest.raises(type(error)):
-        daemon.quiet_worker(sock, True)
+        daemon.quiet(fails)(sock, True)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
@@ -101,11 +98,69 @@ def test_a_line_that_spark_has_closed_ends_a_worker(
     def leave(code: int) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr(daemon, "_worker", fails)
     monkeypatch.setattr(daemon.os, "_exit", leave)
     with socket.socket() as sock, pytest.raises(SystemExit, match="1"):
-        daemon.quiet_worker(sock, True)
+        daemon.quiet(fails)(sock, True)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("runs", "hushed"), [("pyspark.daemon", True), ("users_program", False), (None, False)]
+)
+def test_a_process_that_pysparks_daemon_forked_is_hushed_and_no_other(runs: str | None, hushed: bool) -> None:
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        return 0
+
+    main: Any = ModuleType("__main__")
+    main.__spec__, main.worker = None if runs is None else ModuleSpec(runs, None), worker
+    daemon.hush(main)
+    assert (main.worker is not worker) == hushed
+
+
+IDLE = """
+import sys
+from pathlib import Path
+
+import penstock
+from penstock.spark.idle import planners
+from tests.spark.helpers import begin, create, fill, until
+
+folder = Path(sys.argv[1])
+fill(create(folder / "readings"), range(1000))
+spark = penstock.session(master="local[2]", memory="1g")
+jvm = spark.sparkContext._gateway.proc.pid
+
+
+def forks():
+    ids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [child for child in ids if parent(child) in set(planners(jvm))]
+
+
+def parent(process):
+    try:
+        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+with penstock.attach(spark, {"log": folder, "classes": {"gold": {"target": "2s"}}}) as flow:
+    assert not list(planners(jvm)), "a planner that Spark needs once has ended"
+    query = begin(flow.read_stream("readings", cls="gold").writeStream.format("noop").start)
+    until(lambda: query.recentProgress, "a batch", query)
+    flow.drain()
+    query.stop()
+assert len(forks()) >= 2, "planners are idle"
+until(lambda: not forks(), "the end of planners that were idle for a minute")
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_planners_that_are_idle_for_a_minute_end_without_a_traceback(tmp_path: Path) -> None:
+    done = run_program(IDLE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def test_a_session_whose_jvm_is_gone_is_still_stopped() -> None:

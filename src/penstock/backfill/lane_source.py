@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -33,10 +34,14 @@ from penstock.grants.sampling_units import Drawn, drawn_column
 from penstock.grants.selection import Piece, Range, read_range
 from penstock.lanes.lane import NO_SEQ, offered_rows, shed_range
 from penstock.lanes.windows import event_times, inside
+from penstock.spark.daemon import hush
+from penstock.spark.idle import register_source
 from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
 from penstock.spark.source.planner import LEAST_TASK_ROWS
 from penstock.streams.opening import open_stream
 from penstock.streams.protocol import StreamLog
+
+hush(sys.modules["__main__"])
 
 FORMAT_NAME = "penstock_lane"
 UNKNOWN = ("_seq", "_sic")
@@ -209,7 +214,7 @@ def read_parts(
         folder: Folder for the file of the tasks, which must exist while the DataFrame is used; by default a
             folder that exists as long as the process.
     """
-    spark.dataSource.register(LaneSource)
+    register_source(spark, LaneSource)
     by_grant = {entry.offset.grant: entry for entry in entries}
     shares = _shares(parts, 2 * spark.sparkContext.defaultParallelism)
     tasks = [

@@ -26,6 +26,7 @@ from penstock.host.client import ControlClient, ControlSilentError
 from penstock.spark.driver.agent import Agent, ControlProcess, sources_of, tokens_of
 from penstock.spark.driver.shared import check_shared
 from penstock.spark.driver.starting import await_question, start_in_turn, too_late, was_late
+from penstock.spark.idle import register_source
 from penstock.spark.session import adopt_session
 from penstock.spark.sink import LogStreamSink, log_sink
 from penstock.spark.source.data_source import PenstockSource
@@ -69,7 +70,7 @@ class Flow:
     def __init__(self, spark: SparkSession, config: FlowConfig) -> None:
         adopt_session(spark)
         self.spark, self.config = spark, config
-        spark.dataSource.register(PenstockSource)
+        register_source(spark, PenstockSource)
         self._names: set[str] = set()
         self.tokens: set[str] = set()
         self.control: ControlProcess | None = None

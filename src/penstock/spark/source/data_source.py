@@ -25,12 +25,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.grants.offset import Offset
+from penstock.spark.daemon import hush
 from penstock.spark.source.metadata import spark_schema
 from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 from penstock.spark.source.planner import Planner
 from penstock.spark.source.tasks import ReadTask, read_task
 from penstock.streams.opening import open_stream
 from penstock.vocabulary.errors import InvalidInputError
+
+hush(sys.modules["__main__"])
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 ORPHANED_S = 1.0

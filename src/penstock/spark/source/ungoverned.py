@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark.idle import register_source
 from penstock.spark.source.data_source import PenstockSource
 from penstock.spark.source.metadata import metadata_columns
 from penstock.spark.source.options import FORMAT_NAME, SourceOptions
@@ -31,7 +32,7 @@ def read_ungoverned(
         total_rows: Rows after which the source ends; 0 for never.
         metadata: Metadata columns to add.
     """
-    spark.dataSource.register(PenstockSource)
+    register_source(spark, PenstockSource)
     options = SourceOptions(
         stream=str(stream),
         read_from=str(stream),
