@@ -16,6 +16,7 @@ from penstock.config.flow import load_flow_config
 from penstock.control.core.engine import Engine
 from penstock.grants.offset import Offset
 from penstock.host.client import VERSION
+from penstock.host.desk import HungUpError
 from penstock.host.server import ControlServer, now
 from penstock.host.wire import Refuse, parsed
 from penstock.streams.embedded.log import EmbeddedLog
@@ -118,7 +119,7 @@ def test_a_refusal_that_is_meant_ends_the_query(desk: Desk) -> None:
 
 def test_a_reader_that_has_gone_is_to_say_hello_again(desk: Desk) -> None:
     desk.server.desk.leave(desk)
-    with pytest.raises(ConnectionResetError, match="has not joined"):
+    with pytest.raises(HungUpError, match="has not joined"):
         desk.say({"op": "ask", "reader": "r", "start": desk.start})
 
 

@@ -23,8 +23,8 @@ from penstock.control.core.events import Event, Fetched
 from penstock.control.core.instructions import FetchRows, Instruction
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
-from penstock.host.client import VERSION, ControlClient
-from penstock.host.server import ControlServer, now
+from penstock.host.client import VERSION, ControlClient, ControlSilentError
+from penstock.host.server import LINE_BYTES, ControlServer, now
 from penstock.streams.registry import ReaderRegistry
 
 CLASSES = {"gold": {"target": "2s"}, "semantic": {"target": "2s", "shed": {"by": "utility", "utility": "v"}}}
@@ -277,6 +277,51 @@ def test_a_client_that_does_not_read_its_answers_is_dropped_and_its_slot_is_free
     until(lambda: "a" not in served.engine.members.readers, "it is dropped")
     assert served.engine.leases.held == {}
     assert served.client().request({"op": "ping"}) == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("inside"), ConnectionResetError("inside"), asyncio.IncompleteReadError(b"", 1)],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_engine_is_logged_whatever_its_class_and_its_source_hears_nothing(
+    served: Served, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(served, served.stream("a", 500)).join()
+
+    def fails(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(served.engine, "_asked", fails)
+    with pytest.raises(ControlSilentError, match="closed by the control plane"):
+        source.ask()
+    found = [r.exc_info[1] for r in caplog.records if r.exc_info and "was not answered" in r.getMessage()]
+    assert found == [error]
+    monkeypatch.undo()
+    source.join().read_to(500)
+
+
+def test_a_connection_that_breaks_and_a_line_that_is_too_long_are_no_errors_of_the_control_plane(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "penstock.host.server")
+    too_long, gone, nobody = served.raw(), served.raw(), served.client()
+    with contextlib.suppress(ConnectionError):  # it hangs up in the middle of the line
+        too_long.sendall(b"x" * (LINE_BYTES + 1))
+    gone.sendall(b'{"v": 1, "op": "config"}\n')
+    gone.close()  # the answer that nobody reads resets the connection
+    ask = {"op": "ask", "reader": "nobody", "start": Offset.initial("nobody", {0: 0}).to_json()}
+    with pytest.raises(ControlSilentError):
+        nobody.request(ask)
+
+    def ended() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "a connection ended" in r.getMessage()]
+
+    until(lambda: any("limit" in line for line in ended()), "the long line")
+    until(lambda: any("nobody has not joined" in line for line in ended()), "the unknown reader")
+    until(lambda: not served.server._aside.tasks, "all connections have ended")
+    assert [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")] == []
+    too_long.close()
 
 
 def test_a_message_that_is_cut_off_holds_up_nobody_and_is_not_carried_out(served: Served) -> None:

@@ -34,6 +34,13 @@ from penstock.streams.tailing import NewSegments, info_of
 from penstock.vocabulary.moment import Moment
 
 
+class HungUpError(Exception):
+    """A connection ends without an answer, as it may: its source says hello again, or goes on by itself.
+
+    Whatever else is raised while a message is carried out is an error of Penstock, and is logged as one.
+    """
+
+
 @dataclass(slots=True, eq=False)
 class Question:
     """A question that may be held: its answer comes with an instruction.
@@ -247,9 +254,9 @@ class Desk:
         return Counter(reader.token for reader in self.engine.members.readers.values())
 
     def _check_joined(self, reader: str) -> None:
-        """Ends the connection of a source whose reader has gone: it then says hello again."""
+        """Ends the connection of a source whose reader has gone: the source then says hello again."""
         if reader not in self.engine.members.readers:
-            raise ConnectionResetError(f"reader {reader} has not joined")
+            raise HungUpError(f"reader {reader} has not joined")
 
 
 def _command(message: wire.Message) -> ev.Command:

@@ -19,7 +19,7 @@ from penstock.control.core.events import Fetched
 from penstock.control.core.instructions import FetchRows, Recorded, Tell
 from penstock.host.aside import Aside, in_thread, looked_at
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
-from penstock.host.desk import Desk, Question
+from penstock.host.desk import Desk, HungUpError, Question
 from penstock.host.holding import FETCH_S
 from penstock.host.memory import costs_text, write_costs
 from penstock.host.recorder import RunRecorder, write_line
@@ -229,13 +229,11 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = object()
         try:
-            while line := await reader.readline():
+            while line := await _read(reader):
                 answer = await self._answer(connection, line)
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await _sent(writer)
-        except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
-            # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
-            _log.debug("a connection ended: %r", error)
+                await _send(writer, json.dumps(answer).encode() + b"\n")
+        except HungUpError as reason:
+            _log.debug("a connection ended: %s", reason)
         except (Exception, SystemExit):  # the source takes it for silence, and at last goes on by itself
             _log.exception("a question was not answered")
         finally:
@@ -308,7 +306,7 @@ class ControlServer:
                 log = await self._open(message.log)
                 await self._join_stream(connection, message, log)
         except TimeoutError:  # silence, to a source; the tailers say which stream hangs
-            raise ConnectionResetError(f"stream {message.log} does not answer") from None
+            raise HungUpError(f"stream {message.log} does not answer") from None
 
     async def _open(self, place: str) -> StreamLog:
         """Opens a stream; all that want the same one wait for one thread, should it hang."""
@@ -349,14 +347,34 @@ class ControlServer:
         return question.to_json()
 
 
-async def _sent(writer: asyncio.StreamWriter) -> None:
-    """Waits until a client has read what was written, but for the last that buffers hold."""
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """The next line of a client; nothing at the end of its connection.
+
+    Raises:
+        HungUpError: The connection broke, or the line is longer than a message may be.
+    """
+    try:
+        return await reader.readline()
+    except (ConnectionError, ValueError) as error:
+        # stopping a query resets its planner's socket; a line beyond the limit is a ValueError
+        raise HungUpError(repr(error)) from error
+
+
+async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
+    """Writes a line, and waits until the client has read it, but for the last that buffers hold.
+
+    Raises:
+        HungUpError: The connection broke, or the client does not read.
+    """
     try:
         async with asyncio.timeout(SEND_S):
+            writer.write(line)
             await writer.drain()
     except TimeoutError:
         writer.transport.abort()  # what the client does not read would keep the connection
-        raise ConnectionResetError(f"a client has not read its answer for {SEND_S:g} s") from None
+        raise HungUpError(f"a client has not read its answer for {SEND_S:g} s") from None
+    except ConnectionError as error:
+        raise HungUpError(repr(error)) from error
 
 
 async def _within(seconds: float, happened: asyncio.Event) -> bool:
