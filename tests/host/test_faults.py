@@ -25,6 +25,8 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.host.client import VERSION, ControlClient, ControlSilentError
 from penstock.host.server import LINE_BYTES, ControlServer, now
+from penstock.streams.flight.server import FlightServer
+from penstock.streams.opening import open_stream
 from penstock.streams.registry import ReaderRegistry
 
 CLASSES = {"gold": {"target": "2s"}, "semantic": {"target": "2s", "shed": {"by": "utility", "utility": "v"}}}
@@ -92,7 +94,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     found = Served(tmp_path_factory.mktemp("f"))
     monkeypatch.setattr("penstock.host.server.open_stream", found.open)
-    monkeypatch.setattr("penstock.host.server.load_stream", found.open)
+    monkeypatch.setattr("penstock.host.server.open_anew", found.open)
     monkeypatch.setattr("penstock.host.server.CHORES_S", 0.01)
     monkeypatch.setattr("penstock.host.server.EVERY_S", 0.0)
     monkeypatch.setattr("penstock.host.tailers.HUNG_S", 0.2)
@@ -212,6 +214,31 @@ def test_a_stream_that_hangs_is_governed_by_what_is_known_and_others_do_not_noti
     assert "does not answer" in said[0]
     hung.free.set()
     first.read_to(2000)
+
+
+def test_a_hung_stream_of_a_server_is_opened_anew_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, written = Served(tmp_path), made(tmp_path, "readings")
+    written.write(100)
+    with FlightServer(tmp_path, authenticate=False) as server:
+        hung = Watched(open_stream(f"{server.address}/readings"))  # type: ignore[arg-type]
+        served.logs["readings"] = hung
+        monkeypatch.setattr("penstock.host.server.open_stream", served.open)
+        monkeypatch.setattr("penstock.host.server.CHORES_S", 0.01)
+        monkeypatch.setattr("penstock.host.tailers.HUNG_S", 0.2)
+        served.start()
+        try:
+            source = Source(served, hung).join()
+            source.read_to(100)
+            hung.hang()
+            until(hung.inside.is_set, "it hangs")
+            written.write(60)
+            source.read_to(160)
+            assert not hung.free.is_set(), "the rows came from the log that was opened anew"
+        finally:
+            served.end()
+    written.log.close()
 
 
 def test_a_stream_that_fails_is_governed_by_what_is_known_until_it_works_again(

@@ -56,6 +56,17 @@ def log(server: FlightServer) -> Iterator[FlightLog]:
         assert values_in(log) == [*before, -1]
 
 
+def test_a_stream_that_is_opened_anew_is_another_log_of_the_same_stream(
+    server: FlightServer, tmp_path: Path
+) -> None:
+    for place in (f"{server.address}/readings", tmp_path / "readings"):
+        usual = opening.open_stream(place)
+        assert opening.open_stream(place) is usual
+        anew = opening.open_anew(place)
+        assert anew is not usual
+        assert (anew.ref, anew.uid) == (usual.ref, usual.uid)
+
+
 def test_rows_are_appended_and_read_by_partition(log: FlightLog, tmp_path: Path) -> None:
     assert log.append(rows(*range(250))) == 250
     assert log.append(rows(7), partition=1) == 1

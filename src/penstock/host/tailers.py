@@ -28,7 +28,7 @@ LONGEST_S = 300.0
 Found = Callable[[str, list[NewSegments]], None]
 """Gets what is new, in the thread that found it; must not block."""
 Open = Callable[[str], StreamLog]
-"""Opens a stream anew, by its id."""
+"""Opens a stream anew by the id of its reference: a directory, or an address."""
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
@@ -113,18 +113,38 @@ def open_stream(
         token: Token of the server at an address; by default the value of PENSTOCK_LOG_TOKEN.
     """
     ref = StreamRef.of(place)
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    seen = (0, 0)
+    if ref.scheme == "file":
+        # of a stream that does not exist, load_stream will raise a clear error
+        with suppress(FileNotFoundError):
+            stat = (Path(ref.id) / "stream.json").stat()
+            seen = (stat.st_ino, stat.st_mtime_ns)  # a stream made anew in the same place is another one
+    key = (ref.id, token) if ref.scheme == "grpc" else (ref.id, seen, clock, verify)
+    return _cached(key, lambda: open_anew(ref, clock=clock, verify=verify, token=token))
+
+
+def open_anew(
+    place: str | Path | StreamRef,
+    *,
+    clock: Clock = time.time,
+    verify: bool = True,
+    token: str | None = None,
+) -> StreamLog:
+    """Opens a stream for reading without the cache of `open_stream`: a log that hangs is not given again.
+
+    Args:
+        place: As for `open_stream`.
+        clock: As for `open_stream`.
+        verify: As for `open_stream`.
+        token: As for `open_stream`.
+    """
+    ref = StreamRef.of(place)
     if ref.scheme == "grpc":
-        token = token or os.environ.get(TOKEN_VARIABLE) or None
-        return _cached((ref.id, token), lambda: _flight(ref, token))
+        return _flight(ref, token)
     if ref.scheme != "file":
         raise UnknownNameError("how a stream is reached", ref.scheme, ["a directory", "grpc://"])
-    try:
-        stat = (Path(ref.id) / "stream.json").stat()
-        seen = (stat.st_ino, stat.st_mtime_ns)  # a stream made anew in the same place is another one
-    except FileNotFoundError:
-        seen = (0, 0)  # load_stream will raise a clear error
-    key = (ref.id, seen, clock, verify)
-    return _cached(key, lambda: load_stream(ref.id, clock=clock, verify=verify))
+    return load_stream(ref.id, clock=clock, verify=verify)
 
 
 def _flight(ref: StreamRef, token: str | None) -> WritableLog:
