@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.control.backlog.row_values import fetch_values
 from penstock.control.core.events import ChangeClass, Fetched, RemoveClass
 from penstock.control.core.granting import carried_plan
 from penstock.control.core.instructions import FetchRows
@@ -31,6 +30,7 @@ from penstock.control.shed.strategies.window_history import (
 from penstock.grants.plans import KEEP_ALL, SamplePlan, WindowPlan
 from penstock.grants.plans.values import NO_WINDOW, window_numbers
 from penstock.grants.selection import Range, read_range, select
+from penstock.host.fetching import fetch_values
 from penstock.sim.microbatch import Lab
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.producing.schedule import schedule_from_counts

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.control.backlog.row_values import fetch_values
 from penstock.control.core.engine import Engine
 from penstock.control.core.events import Fetched
 from penstock.control.core.instructions import FetchRows, Recorded, Tell
 from penstock.host.aside import Aside, in_thread, looked_at
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.host.desk import Desk, HungUpError, Question
+from penstock.host.fetching import fetch_values
 from penstock.host.holding import FETCH_S
 from penstock.host.memory import costs_text, write_costs
 from penstock.host.recorder import RunRecorder, write_line

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.control.backlog.waiting import Cut, WaitingSegments
 from penstock.control.state.query import Reader
 from penstock.grants.offset import Positions
-from penstock.grants.plans.values import Values, utilities, window_numbers
+from penstock.grants.plans.values import Values
 from penstock.policies.quality.sic import IntArray
-from penstock.streams.protocol import StreamLog
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,39 +219,3 @@ class RowValues:
             if not known:
                 del self._known[key]
         self._single = {key: single for key, single in self._single.items() if key[0] in positions}
-
-
-def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
-    """Reads the rows that a shedder needs; a host does so where it holds up nobody.
-
-    Args:
-        log: The stream.
-        fetch: What is needed.
-    """
-    p, wanted = fetch.partition, fetch.segments
-    found: dict[int, SegmentValues] = {}
-    if wanted:
-        headers = log.header_arrays(p, wanted[0], wanted[-1] + 1, keys=False)
-        at = np.flatnonzero(np.isin(headers.first_position, wanted))
-        spans = list(zip(headers.first_position[at].tolist(), headers.end_position[at].tolist(), strict=True))
-        rows = [log.read(p, first, end) for first, end in spans]
-        values = _values([each.batch for each in rows], fetch.look)
-        ends = np.cumsum([each.positions.size for each in rows]).tolist()
-        for (first, end), each, upto in zip(spans, rows, ends, strict=True):
-            found[first] = SegmentValues(each.positions, values[upto - each.positions.size : upto], end)
-    return FetchedValues(fetch, found, {at: _value_at(log, fetch, at) for at in fetch.positions})
-
-
-def _value_at(log: StreamLog, fetch: Fetch, position: int) -> int | None:
-    headers = log.header_arrays(fetch.partition, position, position + 1, keys=False)
-    if not len(headers):
-        return None  # it was trimmed
-    rows = log.read(fetch.partition, int(headers.first_position[0]), position + 1).batch
-    return int(_values([rows.slice(rows.num_rows - 1)], fetch.look)[0]) if rows.num_rows else None
-
-
-def _values(batches: Sequence[pa.RecordBatch], look: Look) -> Values | IntArray:
-    """All of them are computed at once."""
-    if look.size_us:
-        return window_numbers(batches, look.by, look.size_us)
-    return utilities(batches, look.by)

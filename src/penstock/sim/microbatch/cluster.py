@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.config.flow import FlowConfig
-from penstock.control.backlog.row_values import FetchedValues, fetch_values
+from penstock.control.backlog.row_values import FetchedValues
 from penstock.control.core import events as ev
 from penstock.control.core.engine import Engine
 from penstock.control.core.instructions import (
@@ -25,6 +25,7 @@ from penstock.control.core.status import status
 from penstock.control.state.query import Joining
 from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.offset import Offset
+from penstock.host.fetching import fetch_values
 from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
 from penstock.sim.microbatch.line import Line, Listener
