@@ -39,7 +39,9 @@ def asks(query: Query) -> None:
 def reader_of(query: str, stream: str, name: str = "r", token: str = "") -> Reader:
     """A reader at the beginning of a stream."""
     offset = Offset.initial(name, {0: 0})
-    return Reader(name, query, "", token, StreamInfo(stream, stream), None, offset, offset)
+    return Reader(
+        name, Joining(query, query, "", token=token), StreamInfo(stream, stream), None, offset, offset
+    )
 
 
 def learned_query(cls: str, key: str = "", known: bool = True) -> Query:

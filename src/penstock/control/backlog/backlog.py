@@ -30,7 +30,7 @@ class QueryBacklog:
     rates: ArrivalRates = field(default_factory=ArrivalRates)
     seen_ends: dict[str, dict[int, int]] = field(default_factory=dict)
     holds_from_s: float = math.inf
-    _built_from: tuple[object, ...] = ()
+    _built_from: tuple[str | Positions | int, ...] = ()
     """What `waiting` was built from: versions of tails, and positions."""
 
     def count_new(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class Backlog:
             readers: By reader that wants rows, its stream and the positions that it has reached.
             at: Now.
         """
-        built_from: list[object] = []
+        built_from: list[str | Positions | int] = []
         for name, (stream, positions) in readers.items():
             tail = self._tails.get(stream)
             built_from += (name, positions, -1 if tail is None else tail.version)

@@ -88,9 +88,7 @@ class Members:
             self._by_class.pop(who.cls, None)
         elif not query.readers:
             query.begins_again(who.driver)
-        reader = Reader(
-            offset.reader, who.query, who.slot, who.token, event.stream, event.connection, offset, offset
-        )
+        reader = Reader(offset.reader, who, event.stream, event.connection, offset, offset)
         query.results.ungoverned += granted_by_itself(
             self.readers.get(reader.id), query.past.pop(reader.id, None), offset
         )

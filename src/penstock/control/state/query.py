@@ -24,9 +24,7 @@ class Reader:
 
     Attributes:
         id: Minted with the reader's first offset.
-        query: The key of the query that it belongs to.
-        slot: Which of the query's readers it is; empty for the only one.
-        token: Which call of `read_stream` made it.
+        who: Which query it belongs to, and as which of the query's readers.
         stream: What it reads.
         connection: Of its planner.
         offset: Where it stands.
@@ -37,15 +35,25 @@ class Reader:
     """
 
     id: str
-    query: str
-    slot: str
-    token: str
+    who: Joining
     stream: StreamInfo
     connection: Hashable
     offset: Offset
     counted: Offset
     questions: int = 0
     finished: bool = False
+
+    @property
+    def query(self) -> str:
+        return self.who.query
+
+    @property
+    def slot(self) -> str:
+        return self.who.slot
+
+    @property
+    def token(self) -> str:
+        return self.who.token
 
     @property
     def positions(self) -> Positions:
