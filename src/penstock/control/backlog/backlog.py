@@ -17,7 +17,7 @@ from penstock.vocabulary.moment import Moment
 
 @dataclass(slots=True, eq=False)
 class QueryBacklog:
-    """What waits for one query, and how fast its rows arrive.
+    """What waits for one query, and how fast its rows arrive. The only writer is this module.
 
     Attributes:
         waiting: As it was last looked at.
@@ -45,6 +45,10 @@ class QueryBacklog:
                     seen[partition] = end
             found[reader] = new
         return found
+
+    def forget(self, reader: str) -> None:
+        """A reader is gone; if it comes back, its rows are counted from there."""
+        self.seen_ends.pop(reader, None)
 
 
 class Backlog:

@@ -55,10 +55,10 @@ def carry_out(engine: Engine, command: ev.Command, at: Moment) -> None:
             members.windowed |= command.tokens
         case ev.Refuse():
             for query in members.with_tokens(command.tokens):
-                query.flags.refused = command.on
+                query.flags.refuse(command.on)
         case ev.Drain():
             for query in members.with_tokens(command.tokens):
-                query.flags.draining = command.on
+                query.flags.drain(command.on)
         case other:
             raise TypeError(f"nobody carries out {other!r}")
     engine.questions.changed()

@@ -219,7 +219,7 @@ class Engine:
         self.table.changed(query.key)
         self._ends_with_question(query, reader, event)
         if event.takes_all:
-            query.flags.draining = True
+            query.flags.drain(True)
         leads = self.questions.put(query, reader, event.at.timer_s)
         if (refusal := self.members.refusal(reader)) is not None:
             self.questions.withdrawn(query)
@@ -297,7 +297,8 @@ class Engine:
         lease.let_go(now_s)
         self.ledger.planned(self.classes[query.cls].plant, query, lease, event)
         reader.offset = reader.counted = event.offset
-        query.turn.windows_wait &= not event.offset.tick
+        if event.offset.tick:
+            query.turn.close_windows()
         self.out.add(MayProceed(event.reader))
 
     def _retry_plans(self, at: Moment) -> None:
@@ -319,9 +320,7 @@ class Engine:
 
     def _reported(self, event: ev.BatchReported) -> None:
         """Spark has reported on a batch; where its watermark dropped admitted rows as late, SIC falls."""
-        names = {reader for reader, _ in event.dropped}
-        found = (q for q in self.members.queries.values() if names & (q.readers.keys() | q.past.keys()))
-        query = next(found, None)
+        query = self.members.known_by({reader for reader, _ in event.dropped})
         if query is None:
             return
         there = {
@@ -386,7 +385,7 @@ class Engine:
         self.table.changed(query.key)
         self.questions.changed()
         if query.backlog.waiting.oldest_s is None:
-            query.turn.windows_wait = False
+            query.turn.close_windows()
             self._issue(query, tick_terms(query.backlog.waiting, at), at)
             return
         governed, mine = self.classes[query.cls], self.members.of_class(query.cls)

@@ -189,7 +189,7 @@ class Granting:
         if found is None:
             return None
         chosen, line = found
-        query.results.shed_reason = line.reason
+        query.shedding.reason = line.reason
         self._out.add(Recorded(line))
         return chosen
 
@@ -204,8 +204,8 @@ class Granting:
     def _warn_of_late(self, query: Query, age_s: float, governed: GovernedClass, rows: int) -> None:
         """Says once that a query sheds what is far older than its target: an old log, or it was down."""
         target_s = governed.plant.cls.delay_target_s
-        if rows and age_s >= self._tuning.old_targets * target_s and not query.results.warned_late:
-            query.results.warned_late = True
+        if rows and age_s >= self._tuning.old_targets * target_s and not query.shedding.warned_late:
+            query.shedding.warned_late = True
             _log.warning(
                 "query %s sheds %d rows as late: the oldest arrived %.0f s ago, its target is %g s; "
                 "to catch up on an old log run it once with availableNow, or with shedding off",

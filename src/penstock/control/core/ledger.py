@@ -78,20 +78,16 @@ class Ledger:
             What the batch stands on.
         """
         _send_out(plant, query, at.timer_s)
-        if outcome is Outcome.REPLAYED:
-            query.turn.windows_wait |= lease.admitted > 0
-        elif lease.admitted:
+        if lease.admitted:
+            query.turn.open_windows()
+        if lease.admitted and outcome is not Outcome.REPLAYED:
             _book_delays(plant, query, lease, at.timer_s)
-            query.turn.windows_wait = True
             if not windowed:
                 _send_out(plant, query, at.timer_s)
         line = self._line(query, lease, at)
         query.results.noted.append(line)
         if outcome is Outcome.DONE:  # a batch that ran again began in a query that was only starting
-            costs = query.costs
-            costs.model.learn(lease.admitted, lease.ran_s(at.timer_s))
-            costs.last_stages.learn(lease, at.timer_s, self._tuning)
-            costs.largest_rows = max(costs.largest_rows, lease.admitted)
+            query.costs.learn(lease, at.timer_s, self._tuning)
         return line
 
     def _line(self, query: Query, lease: Lease, at: Moment) -> SicLine:
@@ -130,7 +126,7 @@ class Ledger:
         fell = self.sic.dropped(now_s, query.key, rows)
         lease = query.lease
         if lease is not None and _is_of(query.grants(lease), rows):
-            lease.batch, lease.dropped = batch, lease.dropped + total
+            lease.report(batch, total)
             return None
         at = next((i for i, line in enumerate(noted) if _is_of(line.grants, rows)), None)
         if at is None or (noted[at].batch == batch and not total):

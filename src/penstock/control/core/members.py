@@ -51,6 +51,11 @@ class Members:
         keys = {reader.query: None for reader in self.readers.values() if reader.token in tokens}
         return [self.queries[key] for key in keys]
 
+    def known_by(self, readers: Collection[str]) -> Query | None:
+        """The query that has one of some readers, or had."""
+        found = (q for q in self.queries.values() if any(r in q.readers or r in q.past for r in readers))
+        return next(found, None)
+
     def reads(self) -> list[tuple[str, str]]:
         """Streams that are read, and by queries of which class."""
         return [(reader.stream.id, self.queries[reader.query].cls) for reader in self.readers.values()]
@@ -83,18 +88,19 @@ class Members:
         if query is not None:
             _check_same(query, event)
         if query is None:
-            query = self.queries[who.query] = Query(replace(who, slot="", token=""))
-            query.costs = self.remembered.pop(who.query, query.costs)
+            costs = self.remembered.pop(who.query, None) or QueryCost()
+            query = self.queries[who.query] = Query(replace(who, slot="", token=""), costs=costs)
             self._by_class.pop(who.cls, None)
         elif not query.readers:
             query.begins_again(who.driver)
         reader = Reader(offset.reader, who, event.stream, event.connection, offset, offset)
-        query.results.ungoverned += granted_by_itself(
+        query.ungoverned += granted_by_itself(
             self.readers.get(reader.id), query.past.pop(reader.id, None), offset
         )
         self.past.comes_back(reader.id)
         # a control plane that was restarted cannot know whether windows wait for a tick; one more is cheap
-        query.turn.windows_wait |= offset.grant > 0 and not offset.tick
+        if offset.grant > 0 and not offset.tick:
+            query.turn.open_windows()
         query.readers[reader.id] = self.readers[reader.id] = reader
         return reader
 
@@ -106,7 +112,7 @@ class Members:
         """A reader is gone."""
         query = self.queries[reader.query]
         del self.readers[reader.id], query.readers[reader.id]
-        query.backlog.seen_ends.pop(reader.id, None)
+        query.backlog.forget(reader.id)
         query.past[reader.id] = as_it_left
         query.left_s = now_s
 

@@ -129,6 +129,11 @@ class Lease:
             return Outcome.REPLAYED
         return Outcome.DONE if self.logged or start.grant > before.grant else Outcome.ORPHANED
 
+    def report(self, batch: int, dropped: float) -> None:
+        """Spark has reported on the micro-batch: its number, and rows that the watermark dropped."""
+        self.batch = batch
+        self.dropped += dropped
+
     # -- its time -------------------------------------------------------------------------------
 
     def start_last_stage(self, now_s: float, batch: int | None = None) -> None:

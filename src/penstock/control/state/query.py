@@ -13,6 +13,7 @@ from penstock.control.measure.lines import SicLine
 from penstock.control.measure.sic import RECENT_BATCHES
 from penstock.control.schedule.overlap import LastStages
 from penstock.control.state.lease import Lease
+from penstock.control.tuning import Tuning
 from penstock.grants.offset import Offset, Positions
 from penstock.streams.tailing import StreamInfo
 from penstock.vocabulary.model import FloatArray
@@ -20,7 +21,7 @@ from penstock.vocabulary.model import FloatArray
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One governed source of one streaming query, with the connection of its planner.
+    """One governed source of one streaming query, with the connection of its planner. The engine writes it.
 
     Attributes:
         id: Minted with the reader's first offset.
@@ -102,7 +103,7 @@ class Joining:
 
 @dataclass(slots=True)
 class QueryCost:
-    """What a query's batches cost. Written where a batch that is complete is booked.
+    """What a query's batches cost. The only writer is `learn`.
 
     Attributes:
         model: Batch time by rows.
@@ -114,10 +115,16 @@ class QueryCost:
     last_stages: LastStages = field(default_factory=LastStages)
     largest_rows: int = 0
 
+    def learn(self, lease: Lease, now_s: float, tuning: Tuning) -> None:
+        """A batch is complete, and it began when the batch before it was."""
+        self.model.learn(lease.admitted, lease.ran_s(now_s))
+        self.last_stages.learn(lease, now_s, tuning)
+        self.largest_rows = max(self.largest_rows, lease.admitted)
+
 
 @dataclass(slots=True)
 class QueryTurn:
-    """Where a query stands between its turns. Written by the lease book.
+    """Where a query stands between its turns. The lease book writes all but `windows_wait`.
 
     Attributes:
         lease: The grant that it holds.
@@ -125,7 +132,8 @@ class QueryTurn:
         granted_s: On the timer, when its last batch was granted.
         done_s: On the timer, when its last batch was complete.
         batches: How many batches are complete.
-        windows_wait: Whether rows were processed since the last tick: windows may be ready to close.
+        windows_wait: Whether rows were processed since the last tick: windows may be ready to close. The
+            only writers are `open_windows` and `close_windows`.
     """
 
     lease: Lease | None = None
@@ -135,10 +143,18 @@ class QueryTurn:
     batches: int = 0
     windows_wait: bool = False
 
+    def open_windows(self) -> None:
+        """Rows were processed: the watermark may close windows in the next batch."""
+        self.windows_wait = True
+
+    def close_windows(self) -> None:
+        """A tick was granted, or is planned: an empty batch that closes windows."""
+        self.windows_wait = False
+
 
 @dataclass(slots=True)
 class QueryQuestion:
-    """A query's question for a grant. Written where questions are put and ended.
+    """A query's question for a grant. The only writer is `core.questions`.
 
     Attributes:
         leader: The reader that asks first in a micro-batch: only its question can open a grant.
@@ -153,7 +169,7 @@ class QueryQuestion:
 
 @dataclass(slots=True)
 class QueryFlags:
-    """What a driver said about a query. Written by commands.
+    """What a driver said about a query. The only writers are the methods here.
 
     Attributes:
         refused: The query gets no more grants: it is being stopped.
@@ -163,6 +179,18 @@ class QueryFlags:
     refused: bool = False
     draining: bool = False
 
+    def refuse(self, on: bool) -> None:
+        """A driver stops the query, or does not stop it after all."""
+        self.refused = on
+
+    def drain(self, on: bool) -> None:
+        """A driver wants all that waits, or no longer all."""
+        self.draining = on
+
+    def begin_again(self) -> None:
+        """The query begins again: nothing was said of it yet."""
+        self.refused = self.draining = False
+
 
 NOTED_BATCHES = RECENT_BATCHES - 1
 """Lines that may still be amended: the books of SIC know these, and the micro-batch that runs."""
@@ -170,23 +198,30 @@ NOTED_BATCHES = RECENT_BATCHES - 1
 
 @dataclass(slots=True, eq=False)
 class QueryResults:
-    """What is told of a query. Written where things are booked.
+    """What is told of a query's batches. The only writer is the ledger.
 
     Attributes:
-        ungoverned: Grants that it gave itself while the control plane was silent, as far as they are known.
         dropped: Rows that Spark's watermark dropped as late, since the control plane began.
-        shed_reason: Why its class's shedder chose what it chose, when it last did.
         closing: Arrivals (on the timer) and rows of its last batch, where the watermark that they moved
             closes windows in the next.
         noted: Lines of `sic.jsonl` of the last micro-batches that ended, as they were last written.
+    """
+
+    dropped: float = 0.0
+    closing: tuple[FloatArray, FloatArray] | None = None
+    noted: deque[SicLine] = field(default_factory=lambda: deque(maxlen=NOTED_BATCHES))
+
+
+@dataclass(slots=True)
+class QueryShedding:
+    """What is told of how a query sheds. The only writer is `core.granting`.
+
+    Attributes:
+        reason: Why its class's shedder chose what it chose, when it last did.
         warned_late: Whether it was said that rows far older than the target are shed.
     """
 
-    ungoverned: int = 0
-    dropped: float = 0.0
-    shed_reason: str | None = None
-    closing: tuple[FloatArray, FloatArray] | None = None
-    noted: deque[SicLine] = field(default_factory=lambda: deque(maxlen=NOTED_BATCHES))
+    reason: str | None = None
     warned_late: bool = False
 
 
@@ -194,23 +229,29 @@ class QueryResults:
 class Query:
     """A streaming query: one or several readers that share each micro-batch.
 
+    Members write the attributes that are listed here, but for `begins_again`. Each part has a writer of its
+    own, which the part names.
+
     Attributes:
         identity: Who it is.
         readers: Those that are there, by id.
         past: Readers that are gone, by id: they stay in the books.
         left_s: On the timer, when its last reader left.
+        ungoverned: Grants that it gave itself while the control plane was silent, as far as they are known.
     """
 
     identity: Joining
     readers: dict[str, Reader] = field(default_factory=dict)
     past: dict[str, Gone] = field(default_factory=dict)
     left_s: float = -math.inf
+    ungoverned: int = 0
     backlog: QueryBacklog = field(default_factory=QueryBacklog)
     costs: QueryCost = field(default_factory=QueryCost)
     turn: QueryTurn = field(default_factory=QueryTurn)
     question: QueryQuestion = field(default_factory=QueryQuestion)
     flags: QueryFlags = field(default_factory=QueryFlags)
     results: QueryResults = field(default_factory=QueryResults)
+    shedding: QueryShedding = field(default_factory=QueryShedding)
 
     @property
     def key(self) -> str:
@@ -244,7 +285,7 @@ class Query:
 
     def begins_again(self, driver: str) -> None:
         """It had stopped and is there again; in another Spark application nothing is compiled yet."""
-        self.flags = QueryFlags()
+        self.flags.begin_again()
         if driver != self.identity.driver:
             self.identity, self.costs = replace(self.identity, driver=driver), QueryCost()
 
