@@ -6,14 +6,12 @@ message that is not understood is its sender's mistake, an error while it is car
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.control.core import events as ev
 from penstock.control.core.engine import Engine
-from penstock.control.core.feasibility import feasibility
 from penstock.control.core.instructions import (
     FetchRows,
     GrantIssued,
@@ -24,7 +22,6 @@ from penstock.control.core.instructions import (
     Refused,
     Tell,
 )
-from penstock.control.core.status import status
 from penstock.control.state.query import Joining
 from penstock.grants.offset import Positions
 from penstock.host import wire
@@ -185,25 +182,24 @@ class Desk:
                 rows = {(reader, grant): count for reader, grant, count in message.rows}
                 self.handle(ev.BatchReported(at, message.batch, rows))
             case wire.AskPlan():
-                return {"plan": feasibility(engine).to_json()}
+                return {"plan": engine.plan().to_json()}
             case wire.AskStatus():
-                return {"status": status(engine, at).to_json(bins=True)}
+                return {"status": engine.status(at).to_json(bins=True)}
             case wire.AskConfig():
                 return {"config": engine.config_now().to_json()}
             case wire.AskJoined():
-                return {"joined": self._joined()}
+                return {"joined": engine.joined()}
             case wire.Left():
-                mine = {query.key for query in engine.members.with_tokens(message.tokens)}
+                mine = engine.queries_of(message.tokens)
                 unfinished = [key for key in engine.unfinished(at) if key in mine]
-                return {"unfinished": unfinished, "joined": self._joined()}
+                return {"unfinished": unfinished, "joined": engine.joined()}
             case wire.Change():
                 self.command(ev.ChangeClass(message.cls, message.changes))
                 return {"floor_s": engine.floor_s(message.cls)}
             case wire.Refuse() | wire.Drain():
                 kind = ev.Refuse if isinstance(message, wire.Refuse) else ev.Drain
                 self.command(kind(message.tokens, message.on))
-                queries = engine.members.with_tokens(message.tokens)
-                return {"running": [query.key for query in queries if query.lease is not None]}
+                return {"running": engine.running(message.tokens)}
             case wire.Stop():
                 self._stop()
             case wire.Ping() | wire.Mark():
@@ -234,8 +230,7 @@ class Desk:
 
     def is_being_decided(self, question: Question) -> bool:
         """Whether a question has won a turn, and its grant waits for rows that are read."""
-        reader = self.engine.members.readers.get(question.reader)
-        return not question.plans and reader is not None and reader.query in self.engine.questions.pending
+        return not question.plans and self.engine.is_being_decided(question.reader)
 
     def give_up(self, question: Question) -> None:
         """A question was held for long enough: its source is to ask again."""
@@ -245,17 +240,13 @@ class Desk:
 
     def _hold_s(self, message: wire.Ask | wire.Planned) -> float:
         """How long a question may be held: one of a query that is about to be stopped is not held long."""
-        if self.engine.members.query_of(message.reader).flags.refused:
+        if self.engine.is_refused(message.reader):
             return HOLD_S
         return hold_s(len(self.questions), message.timeout_s)
 
-    def _joined(self) -> Counter[str]:
-        """By token, readers that are there."""
-        return Counter(reader.token for reader in self.engine.members.readers.values())
-
     def _check_joined(self, reader: str) -> None:
         """Ends the connection of a source whose reader has gone: the source then says hello again."""
-        if reader not in self.engine.members.readers:
+        if not self.engine.has_joined(reader):
             raise HungUpError(f"reader {reader} has not joined")
 
 

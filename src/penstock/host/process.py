@@ -44,7 +44,7 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     memory = Path(start["memory"]) if start.get("memory") else None
     engine = Engine(config, now(), None if memory is None else read_costs(memory))
     if recorder is not None:
-        recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in engine.classes.items()})
+        recorder.follow(lambda: {n: manager_now(m) for n, m in engine.managers().items()})
     server = ControlServer(start["address"], engine, recorder, memory)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -153,7 +153,7 @@ class ControlServer:
             try:
                 self._tailers.check()
                 self._tailers.keep(self._needed())
-                done = sum(query.turn.batches for query in self.engine.members.queries.values())
+                done = self.engine.batches_done()
                 if self._memory is not None and done != batches:
                     batches = done
                     self._aside.alone("costs", write_costs, self._memory, costs_text(self.engine.costs()))
@@ -167,7 +167,7 @@ class ControlServer:
     def _needed(self) -> dict[str, dict[int, int]]:
         """By stream that is read, or is about to be, where its slowest reader stands."""
         found: dict[str, list[Mapping[int, int]]] = {}
-        for stream, positions in self.engine.members.needed():
+        for stream, positions in self.engine.needed():
             found.setdefault(stream, []).append(positions)
         return {stream: furthest_back(positions) for stream, positions in found.items()}
 

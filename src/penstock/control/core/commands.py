@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from penstock.config.flow import ClassConfig
 from penstock.control.core import events as ev
 from penstock.control.core.instructions import ManagerChanged, Recorded
-from penstock.control.core.status import status
 from penstock.control.decide.cycle import SafetyLimits
 from penstock.control.shed.strategies import strategy_for
 from penstock.control.state.classes import check_stream
@@ -146,7 +145,7 @@ def _remove_class(engine: Engine, name: str, at: Moment) -> None:
         raise InvalidInputError(RUNNING.format(name), ", ".join(running), "stop them first")
     if len(engine.classes) == 1:
         raise InvalidInputError(f"class {name}: a flow has at least one class", "the last", "stop the flow")
-    last = status(engine, at).classes[name]
+    last = engine.status(at).classes[name]
     for query in list(members.of_class(name)):
         engine.forget(query)
     engine.granting.shedding.forget_values(name)

@@ -16,7 +16,7 @@ from penstock.control.backlog.row_values import RowsNeededError
 from penstock.control.core import commands
 from penstock.control.core import events as ev
 from penstock.control.core.classes import Classes
-from penstock.control.core.feasibility import FeasibilityWatch
+from penstock.control.core.feasibility import FeasibilityReport, FeasibilityWatch, feasibility
 from penstock.control.core.granting import Granting, PendingGrant, carried_plan, tick_terms
 from penstock.control.core.instructions import (
     FetchRows,
@@ -32,6 +32,7 @@ from penstock.control.core.leases import LeaseBook
 from penstock.control.core.ledger import Ledger
 from penstock.control.core.members import Members
 from penstock.control.core.questions import Questions
+from penstock.control.core.status import Readings, status
 from penstock.control.decide.decider import Decider
 from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.paths import Paths
@@ -46,11 +47,12 @@ from penstock.control.state.query import Gone, Query, QueryCost, Reader
 from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.grant import Grant
 from penstock.vocabulary.moment import Moment
+from penstock.vocabulary.status import Status
 
 _log = logging.getLogger(__name__)
 
 
-class Engine:
+class Engine(Readings):
     """Decides whose turn it is and what a grant holds.
 
     Args:
@@ -459,6 +461,14 @@ class Engine:
 
     # -- looking --------------------------------------------------------------------------------
 
+    def status(self, at: Moment) -> Status:
+        """Every class and query as it is now."""
+        return status(self, at)
+
+    def plan(self) -> FeasibilityReport:
+        """What each class needs and has now."""
+        return feasibility(self)
+
     def unfinished(self, at: Moment) -> list[str]:
         """Connected queries that hold a grant, or have rows or windows left to work off."""
         found = []
@@ -468,28 +478,3 @@ class Engine:
                 if query.lease is not None or query.turn.windows_wait or query.backlog.waiting.rows:
                     found.append(query.key)
         return found
-
-    def has_new_grant(self, query: str) -> bool:
-        """Whether a query has a grant of which Spark has not planned the micro-batch yet."""
-        lease = self.members.queries[query].lease if query in self.members.queries else None
-        return lease is not None and lease.is_proposed
-
-    def config_now(self) -> FlowConfig:
-        """The configuration with the changes that were made since the start."""
-        classes = {name: self.classes[name].config for name in self.classes}
-        return self.config.model_copy(update={"classes": classes})
-
-    def costs(self) -> Mapping[str, QueryCost]:
-        """By query whose cost is known, what was learned: for a process that replaces this one."""
-        found = {key: query.costs for key, query in self.members.queries.items() if query.cost.ready}
-        return {**self.members.remembered, **found}
-
-    def floor_s(self, name: str) -> float | None:
-        """The least target that a class could meet, by the measured fixed costs."""
-        queries = [q for q in self.members.queries.values() if q.cost.ready and q.readers]
-        mine = [q for q in queries if q.cls == name]
-        if not mine:
-            return None
-        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
-        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
-        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)

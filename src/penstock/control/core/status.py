@@ -1,21 +1,103 @@
-"""What is going on, for `flow.status()`, the CLI and the closing report. Decides nothing."""
+"""What is going on, for hosts, `flow.status()`, the CLI and the closing report. Decides nothing."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.config.flow import FlowConfig
 from penstock.control.core.feasibility import ClassNeeds, feasibility
 from penstock.control.state.classes import GovernedClass
-from penstock.control.state.query import Gone, Query
+from penstock.control.state.query import Gone, Query, QueryCost
+from penstock.grants.offset import Positions
 from penstock.policies.quality.fairness import jain_index
+from penstock.vocabulary.model import LoadManager
 from penstock.vocabulary.moment import Moment
 from penstock.vocabulary.status import ClassStatus, PastRows, QueryStatus, ReaderStatus, Status
 from penstock.vocabulary.stream_ref import StreamRef
 
 if TYPE_CHECKING:
+    from penstock.control.core.classes import Classes
     from penstock.control.core.engine import Engine
+    from penstock.control.core.members import Members
+    from penstock.control.core.questions import Questions
+
+
+class Readings:
+    """What hosts read of an engine. They know its methods, and not of which parts it consists."""
+
+    config: FlowConfig
+    classes: Classes
+    members: Members
+    questions: Questions
+
+    def floor_s(self, name: str) -> float | None:
+        """The least target that a class could meet, by the measured fixed costs."""
+        queries = [q for q in self.members.queries.values() if q.cost.ready and q.readers]
+        mine = [q for q in queries if q.cls == name]
+        if not mine:
+            return None
+        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
+        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
+        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
+
+    # -- of the flow ----------------------------------------------------------------------------
+
+    def config_now(self) -> FlowConfig:
+        """The configuration with the changes that were made since the start."""
+        classes = {name: self.classes[name].config for name in self.classes}
+        return self.config.model_copy(update={"classes": classes})
+
+    def costs(self) -> Mapping[str, QueryCost]:
+        """By query whose cost is known, what was learned: for a process that replaces this one."""
+        found = {key: query.costs for key, query in self.members.queries.items() if query.cost.ready}
+        return {**self.members.remembered, **found}
+
+    def batches_done(self) -> int:
+        """How many batches of the queries that are known are complete."""
+        return sum(query.turn.batches for query in self.members.queries.values())
+
+    def managers(self) -> dict[str, LoadManager]:
+        """By class, its load manager."""
+        return {name: governed.cycle.manager for name, governed in self.classes.items()}
+
+    def needed(self) -> list[tuple[str, Positions]]:
+        """Stream and position of each reader that is there, or is about to join."""
+        return self.members.needed()
+
+    # -- of readers, and of queries by the tokens of their readers ------------------------------
+
+    def has_joined(self, reader: str) -> bool:
+        """Whether a reader is there."""
+        return reader in self.members.readers
+
+    def is_refused(self, reader: str) -> bool:
+        """Whether the query of a reader that has joined gets no more grants: it is being stopped."""
+        return self.members.query_of(reader).flags.refused
+
+    def is_being_decided(self, reader: str) -> bool:
+        """Whether the query of a reader has won a turn, and its grant waits for rows that are read."""
+        return self.has_joined(reader) and self.members.query_of(reader).key in self.questions.pending
+
+    def joined(self) -> Counter[str]:
+        """By token, how many readers are there."""
+        return Counter(reader.token for reader in self.members.readers.values())
+
+    def queries_of(self, tokens: Collection[str]) -> list[str]:
+        """Queries with a reader that has one of some tokens."""
+        return [query.key for query in self.members.with_tokens(tokens)]
+
+    def running(self, tokens: Collection[str]) -> list[str]:
+        """Those of them that hold a grant."""
+        return [query.key for query in self.members.with_tokens(tokens) if query.lease is not None]
+
+    def has_new_grant(self, query: str) -> bool:
+        """Whether a query has a grant of which Spark has not planned the micro-batch yet."""
+        lease = self.members.queries[query].lease if query in self.members.queries else None
+        return lease is not None and lease.is_proposed
 
 
 def status(engine: Engine, at: Moment) -> Status:
@@ -36,7 +118,7 @@ def status(engine: Engine, at: Moment) -> Status:
 
 def closing_report(engine: Engine, at: Moment) -> dict[str, Any]:
     """The last status, as `report.json` keeps it."""
-    return {"kind": "spark", **status(engine, at).to_json(bins=True)}
+    return {"kind": "spark", **engine.status(at).to_json(bins=True)}
 
 
 def _class(
