@@ -87,7 +87,7 @@ class Place:
 
 
 def places() -> list[Place]:
-    """Ten of each kind; ten of all read the segment, the others streams of unequal rates."""
+    """Ten of each kind; ten of all read the shared stream, the others streams of unequal rates."""
     found = []
     for kind in KINDS:
         for i in range(EACH):
@@ -98,7 +98,7 @@ def places() -> list[Place]:
     return found
 
 
-@bench("fairness", title="thirty queries of one class, ten behind a segment, at 2x and 5x overload")
+@bench("fairness", title="thirty queries of one class, ten behind a shared stream, at 2x and 5x overload")
 def fairness(run: BenchRun) -> None:
     overloads = OVERLOADS[:1] if run.quick else OVERLOADS
     run.progress("learning what the queries cost", total=len(overloads) * len(SHEDDERS))
@@ -123,7 +123,7 @@ def fairness(run: BenchRun) -> None:
 
 
 class Thirty:
-    """The queries, the one that writes the segment, and their streams, in one class.
+    """The queries, the one that writes the shared stream, and their streams, in one class.
 
     Args:
         rig: The session.
@@ -148,7 +148,7 @@ class Thirty:
         self.queries: list[StreamingQuery] = []
 
     def __enter__(self) -> Thirty:
-        self._start_segment()
+        self._share()
         for place in places():
             self._start(place)
         for log in self._logs.values():
@@ -158,7 +158,7 @@ class Thirty:
     def __exit__(self, *_: object) -> None:
         self.flow.stop()
 
-    def _start_segment(self) -> None:
+    def _share(self) -> None:
         rows = self.flow.read_stream("raw", "all", ORIGIN, WRITER)
         passed = rows.where("v >= 20")
         writer = passed.writeStream.foreachBatch(self.flow.share("shared", passed)).queryName(WRITER)
@@ -231,7 +231,7 @@ def rates() -> dict[str, float]:
 
 
 def offered() -> dict[str, float]:
-    """By query, its rows a second, relative to each other; four fifths of the raw ones pass the segment."""
+    """By query, its rows a second, relative to each other; four fifths of the raw ones pass the writer."""
     by_stream = {**rates(), "shared": 0.8 * rates()["raw"]}
     found = {place.name: sum(by_stream[stream] for stream in place.streams) for place in places()}
     return {WRITER: rates()["raw"], **found}

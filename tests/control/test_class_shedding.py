@@ -116,7 +116,7 @@ def test_after_a_sudden_rise_of_a_rate_queries_lose_alike_and_what_waits_is_at_m
     virtual.check_books(cluster)
 
 
-def test_a_query_behind_a_segment_that_sheds_is_made_up_for_it(virtual: Lab) -> None:
+def test_a_query_behind_a_shared_stream_that_sheds_is_made_up_for_it(virtual: Lab) -> None:
     even, _ = run(virtual, 2.0, "balance-sic", behind=True, seconds=WARM_S + STW_S)
     uneven, _ = run(virtual, 2.0, "random", behind=True, seconds=WARM_S + STW_S)
     assert jain_index(sics(even)[1:]) > jain_index(sics(uneven)[1:]) + 0.02

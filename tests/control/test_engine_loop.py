@@ -573,13 +573,15 @@ def test_a_clock_that_goes_back_an_hour_stops_nothing_and_sheds_nothing_that_fit
 
 
 @pytest.mark.parametrize("rate_per_s", [pytest.param(2_000.0, marks=pytest.mark.long), 8_000.0])
-def test_rows_that_go_through_a_segment_are_in_time_after_two_turns(virtual: Lab, rate_per_s: float) -> None:
+def test_rows_that_go_through_a_shared_stream_are_in_time_after_two_turns(
+    virtual: Lab, rate_per_s: float
+) -> None:
     cluster = virtual({"gold": {"target": 10.0}})
     machine = virtual.machine(fixed_s=0.3, noise=0.05)
     cluster.add("writer", "gold", virtual.stream(cluster, rate_per_s), machine)
-    segment = virtual.segment(cluster, "gold", "writer")
+    shared = virtual.shared_stream(cluster, "gold", "writer")
     for i in range(4):
-        cluster.add(f"behind{i}", "gold", segment, machine, seed=i)
+        cluster.add(f"behind{i}", "gold", shared, machine, seed=i)
         cluster.add(f"beside{i}", "gold", virtual.stream(cluster, rate_per_s), machine, seed=9 + i)
     cluster.run(tries(60, 100))
     for i in range(4):

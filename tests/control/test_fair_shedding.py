@@ -1,4 +1,4 @@
-"""Shedding that evens out SIC: behind segments, beside silent streams, for lower classes. Virtual time."""
+"""Shedding that evens out SIC: behind shared streams, beside silent ones, for lower classes. Virtual time."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def test_a_query_whose_stream_never_sends_does_not_turn_the_shedder_of_its_class
 
 
 @pytest.mark.long
-def test_behind_a_segment_that_sheds_queries_keep_as_much_information_as_beside_it(virtual: Lab) -> None:
+def test_behind_a_shared_stream_that_sheds_queries_keep_as_much_information_as_beside_it(
+    virtual: Lab,
+) -> None:
     cluster = virtual({"gold": {**CLASS, "target": 16.0}}, stw=40.0)
     machine = virtual.machine(noise=0.05)
     per_s = 0.6 / machine.row_s
     cluster.add("writer", "gold", virtual.stream(cluster, per_s, 300.0), machine)
-    segment = virtual.segment(cluster, "gold", "writer")
+    shared = virtual.shared_stream(cluster, "gold", "writer")
     behind, beside = [f"behind{i}" for i in range(3)], [f"beside{i}" for i in range(3)]
     for i, (one, other) in enumerate(zip(behind, beside, strict=True)):
-        cluster.add(one, "gold", segment, machine, seed=i)
+        cluster.add(one, "gold", shared, machine, seed=i)
         cluster.add(other, "gold", virtual.stream(cluster, per_s, 300.0), machine, seed=9 + i)
     cluster.run(2 * WARM_S)
     found = mean_sics(cluster, behind + beside, 80.0)
@@ -82,7 +84,7 @@ def test_rows_behind_a_shared_stream_take_as_much_of_the_window_as_others_and_ar
     cluster = virtual({"gold": CLASS}, stw=STW_S)
     machine = virtual.machine(noise=0.05)
     cluster.add("writer", "gold", virtual.stream(cluster, 2 / machine.row_s), machine)
-    cluster.add("behind", "gold", virtual.segment(cluster, "gold", "writer"), machine, seed=1)
+    cluster.add("behind", "gold", virtual.shared_stream(cluster, "gold", "writer"), machine, seed=1)
     cluster.add("beside", "gold", virtual.stream(cluster, 2 / machine.row_s), machine, seed=2)
     cluster.run(WARM_S)
     ratios, worth = np.array(left).T
@@ -96,7 +98,7 @@ def test_a_query_does_not_take_from_its_class_for_lower_ones_that_read_what_it_w
     machine = virtual.machine(noise=0.05)
     cluster.add("writer", "gold", virtual.stream(cluster, 1 / machine.row_s, 200.0), machine)
     cluster.add("beside", "gold", virtual.stream(cluster, 1 / machine.row_s, 200.0), machine, seed=2)
-    cluster.add("behind", "bulk", virtual.segment(cluster, "gold", "writer"), machine, seed=3)
+    cluster.add("behind", "bulk", virtual.shared_stream(cluster, "gold", "writer"), machine, seed=3)
     cluster.run(WARM_S)
     writer, beside, behind = mean_sics(cluster, ["writer", "beside", "behind"]).mean(axis=0)
     assert behind < 0.5 * writer, "there is little for the lower class"

@@ -74,7 +74,7 @@ def test_what_a_control_plane_holds_does_not_grow_with_queries_that_are_gone(
 def test_a_writer_that_is_forgotten_is_on_nobodys_path_any_more(virtual: Any, cluster: Any) -> None:
     log = virtual.stream(cluster, 2_000.0, 400.0)
     writer = cluster.add("writer", "gold", log)
-    cluster.add("stays", "gold", virtual.segment(cluster, "gold", "writer"))
+    cluster.add("stays", "gold", virtual.shared_stream(cluster, "gold", "writer"))
     leave(cluster, writer.connections["writer"])
     writer.stopped = True
     come_and_go(virtual, cluster, log, QUERIES)

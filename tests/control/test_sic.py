@@ -112,25 +112,25 @@ def test_a_query_without_a_batch_in_the_window_keeps_what_it_had() -> None:
     assert books.of("q", 100.0).value == pytest.approx(0.4)
 
 
-def test_what_is_behind_a_segment_stands_on_what_its_writer_kept() -> None:
+def test_what_is_behind_a_shared_stream_stands_on_what_its_writer_kept() -> None:
     books = ledger()
-    books.shares("segment", ["token"])
+    books.shares("shared", ["token"])
     books.joined("token", "writer")
     books.joined("of another", "q")
     books.decided(1.0, "writer", "w", "s", 100, 50)
-    books.decided(1.0, "q", "r", "segment", 40, 20)
+    books.decided(1.0, "q", "r", "shared", 40, 20)
     assert books.of("q", 1.0).value == pytest.approx(0.25)
-    assert books.upstream("segment", 1.0) == pytest.approx(0.5)
+    assert books.upstream("shared", 1.0) == pytest.approx(0.5)
     assert books.upstream("s", 1.0) == 1.0
     assert books.readers_of("writer") == ["q"]
     assert books.readers_of("q") == []
 
 
-def test_a_segment_that_is_made_of_itself_has_a_sic_all_the_same() -> None:
+def test_a_shared_stream_that_is_made_of_itself_has_a_sic_all_the_same() -> None:
     books = ledger()
-    books.shares("segment", ["token"])
+    books.shares("shared", ["token"])
     books.joined("token", "q")
-    books.decided(1.0, "q", "r", "segment", 40, 20)
+    books.decided(1.0, "q", "r", "shared", 40, 20)
     assert books.of("q", 1.0).value == pytest.approx(0.5)
 
 
@@ -185,12 +185,12 @@ def test_of_two_sources_one_that_loses_half_of_its_rows_costs_a_quarter() -> Non
     assert books.of("q", 1.0).value == pytest.approx(0.75)
 
 
-def test_what_a_segments_writer_lost_is_missing_behind_the_segment() -> None:
+def test_what_a_writer_lost_is_missing_behind_its_shared_stream() -> None:
     books = ledger()
-    books.shares("segment", ["token"])
+    books.shares("shared", ["token"])
     books.joined("token", "writer")
     books.decided(1.0, "writer", "w", "s", 100, 100, grant=1)
-    books.decided(1.0, "q", "r", "segment", 40, 40, grant=1)
+    books.decided(1.0, "q", "r", "shared", 40, 40, grant=1)
     books.dropped(1.0, "writer", {("w", 1): 25.0})
     assert books.of("q", 1.0).value == pytest.approx(0.75)
     assert books.dropped(1.0, "q", {("r", 1): 20.0}) == pytest.approx(0.375)

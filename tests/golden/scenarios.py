@@ -179,9 +179,9 @@ _slots("batches_overlap_at_their_last_stage", 1, Machine(noise=0.1, jobs=1, last
 def shared_stream(lab: Lab, make: Make) -> VirtualCluster:
     cluster = make({"gold": {"target": 5 * TARGET_S}, "bulk": {"target": 8 * TARGET_S, "priority": 0.5}})
     cluster.add("writer", "gold", lab.stream(cluster, 0.4 * CAPACITY_PER_S), MACHINE)
-    segment = lab.segment(cluster, "gold", "writer")
-    cluster.add("behind", "gold", segment, MACHINE, seed=2)
-    cluster.add("below", "bulk", segment, MACHINE, seed=3)
+    shared = lab.shared_stream(cluster, "gold", "writer")
+    cluster.add("behind", "gold", shared, MACHINE, seed=2)
+    cluster.add("below", "bulk", shared, MACHINE, seed=3)
     cluster.add("beside", "gold", lab.stream(cluster, 0.6 * CAPACITY_PER_S), MACHINE, seed=4)
     cluster.run(25.0)
     return cluster

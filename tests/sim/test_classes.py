@@ -1,4 +1,4 @@
-"""Several classes on one engine: quotas, implicit sharing, shared segments, DILoS."""
+"""Several classes on one engine: quotas, implicit sharing, shared streams, DILoS."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_dilos_on_the_thesis_s_network_loses_less_than_half_of_what_fixed_quotas
     assert losses["dilos"] < 0.5 * losses["cqc"]
 
 
-# -- shared segments -----------------------------------------------------------------------------------
+# -- shared streams ------------------------------------------------------------------------------------
 
 
 def test_a_full_shared_queue_holds_up_the_higher_class() -> None:

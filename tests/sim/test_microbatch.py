@@ -228,8 +228,8 @@ def test_a_query_that_the_control_plane_refuses_ends_with_its_error(lab: Lab) ->
 def test_what_a_query_writes_is_written_once_also_if_its_batch_runs_again(lab: Lab) -> None:
     cluster = lab(GOLD)
     writer = cluster.add("writer", "gold", lab.stream(cluster, 5000.0, 60.0))
-    segment = lab.segment(cluster, "gold", "writer")
-    reader = cluster.add("reader", "gold", segment)
+    shared = lab.shared_stream(cluster, "gold", "writer")
+    reader = cluster.add("reader", "gold", shared)
     cluster.run(8.0)
     cluster.crash(writer, Point.DONE)
     while not writer.stopped:
@@ -237,7 +237,7 @@ def test_what_a_query_writes_is_written_once_also_if_its_batch_runs_again(lab: L
     cluster.start(writer)
     cluster.run(8.0)
     done = sum(b.books.admitted for b in writer.batches if b.done_s <= cluster.timer())
-    assert segment.end() == done
+    assert shared.end() == done
     assert 0 < sum(b.books.admitted for b in reader.batches) <= done
 
 

@@ -63,7 +63,7 @@ def test_what_a_grant_dropped_was_not_drawn_either(tmp_path: Path) -> None:
     assert found.column(DRAWN).to_pylist() == [EXACT] * found.num_rows
 
 
-def test_what_the_writer_of_a_segment_had_sampled_stays_without_an_interval(tmp_path: Path) -> None:
+def test_what_the_writer_of_a_shared_stream_had_sampled_stays_without_an_interval(tmp_path: Path) -> None:
     weights = [1.0 if i < 30 else 4.0 for i in range(100)]
     with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(origin=True)) as log:
         origin = [pa.array(values) for values in ([0.01] * 100, weights, [0.5] * 100)]

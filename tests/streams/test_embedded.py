@@ -120,7 +120,7 @@ def test_a_clock_that_went_back_is_said_once_a_stream(
     ]
 
 
-def test_rows_of_a_shared_segment_keep_the_arrival_of_their_origin(
+def test_rows_of_a_shared_stream_keep_the_arrival_of_their_origin(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = LogConfig(origin=True)

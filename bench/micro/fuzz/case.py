@@ -26,7 +26,7 @@ FEATURES = (
     "skew",  # the clocks of streams differ
     "backfill",  # lanes are backfilled, and their pins move
     "notices",  # last stages, dropped rows, windows
-    "segment",  # a query reads what another writes
+    "shared",  # a query reads what another writes
     "trim",  # rows that nobody needs are removed
     "quiet",  # streams fall silent: ticks
 )
@@ -51,7 +51,7 @@ class StreamCase:
 
 @dataclass(frozen=True)
 class QueryCase:
-    """A query; `behind` names the query whose segment it reads, too."""
+    """A query; `behind` names the query whose shared stream it reads, too."""
 
     name: str
     cls: str
@@ -99,7 +99,7 @@ def draw(seed: int, seconds: float = 20.0) -> Case:
     streams = tuple(_stream(random, i, "skew" in features) for i in range(random.integers(1, 4)))
     names = ["gold", "silver", "bulk"][: random.integers(1, 4)]
     queries = [_query(random, i, names, streams) for i in range(random.integers(1, 5))]
-    if "segment" in features and len(queries) > 1:
+    if "shared" in features and len(queries) > 1:
         queries[-1] = _behind(queries[-1], queries[0])
     queries = _loaded(queries, streams, float(random.choice([0.7, 2.0, 5.0])))
     classes = {}
@@ -125,7 +125,7 @@ def draw(seed: int, seconds: float = 20.0) -> Case:
 
 
 def all_keyed(cls: str, streams: Sequence[StreamCase], queries: Sequence[QueryCase]) -> bool:
-    """Whether all that a class reads has a key; segments have none."""
+    """Whether all that a class reads has a key; shared streams have none."""
     keyed = {stream.name for stream in streams if stream.key}
     return all(set(q.streams) <= keyed and q.behind is None for q in queries if q.cls == cls)
 

@@ -129,7 +129,7 @@ class World:
     def _add_query(self, case: QueryCase) -> None:
         names = list(case.streams)
         if case.behind is not None:
-            names.append(self._segment_of(case.behind))
+            names.append(self._shared_stream_of(case.behind))
         slots = {f"slot{i}": name for i, name in enumerate(names)} if len(names) > 1 else {"": names[0]}
         token = f"token of {case.name}"
         options = {slot: self._options(case, slot, name, token) for slot, name in slots.items()}
@@ -163,13 +163,13 @@ class World:
             running.query.fails = lambda given: self._fails(running, given)
 
     def _add_due(self, passed_s: float) -> None:
-        """Starts the queries whose time has come; one behind a segment after its writer."""
+        """Starts the queries whose time has come; one behind a shared stream after its writer."""
         for case in list(self._later):
             if case.starts_s <= passed_s:
                 self._later.remove(case)
                 self._add_query(case)
 
-    def _segment_of(self, writer: str) -> str:
+    def _shared_stream_of(self, writer: str) -> str:
         name = f"by_{writer}"
         if name not in self.streams:
             self.streams[name] = Fed(self._create(name, None, self.cluster.clock))

@@ -1,4 +1,4 @@
-"""pham2016 chapters 3 and 6: DILoS, three classes on one engine, with and without shared segments."""
+"""pham2016 chapters 3 and 6: DILoS, three classes on one engine, with and without shared streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Managers, str, bool]] = {
     "dilos": ("separate", "dilos", False),
     "sharing": ("separate", "dilos", True),
 }
-"""Load managers, capacity policy, and whether classes 1 and 3 share a segment."""
+"""Load managers, capacity policy, and whether classes 1 and 3 share a stream."""
 SETTLE_S = 100.0
 """Length of runs at a constant rate."""
 
@@ -148,7 +148,7 @@ def table8(run: BenchRun) -> None:
         run.row(f"{cls}_p95_to_target", late / target_s)
 
 
-@bench("fig5", title="Class 3's congestion reaches class 1 through a shared segment, and not with DILoS")
+@bench("fig5", title="Class 3's congestion reaches class 1 through a shared stream, and not with DILoS")
 def fig5(run: BenchRun) -> None:
     run_s = SETTLE_S
     grown: dict[str, list[float]] = {"unshared": [], "unmanaged": [], "dilos": []}

@@ -1,7 +1,7 @@
 """What queries' results stand on: their SIC over the source time window, from what grants decided.
 
 A query's SIC is the part of its sources' rows that was admitted, each source counting alike; of a source that
-is a shared segment, times the SIC of the query that writes it, since operators conserve SIC. Rows that were
+is a shared stream, times the SIC of the query that writes it, since operators conserve SIC. Rows that were
 shed, late, expired or set aside, or that Spark's watermark dropped, are missing in it, whatever the cause.
 """
 
@@ -69,20 +69,20 @@ class SicLedger:
 
     Attributes:
         stw_s: Its length.
-        writers: By the place of a shared segment, the query that writes it.
+        writers: By the id of a shared stream, the query that writes it.
     """
 
     stw_s: float
     writers: dict[str, str] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
-    """By token of a reader, the segment that its query writes."""
+    """By token of a reader, the shared stream that its query writes."""
     _sources: dict[str, dict[str, _Source]] = field(default_factory=dict)
     """By query and reader."""
     _known: dict[str, QuerySic] = field(default_factory=dict)
     """By query, its SIC when it last had rows."""
 
     def shares(self, stream: str, tokens: Iterable[str]) -> None:
-        """A query with these readers writes a shared segment."""
+        """A query with these readers writes a shared stream."""
         self._tokens.update(dict.fromkeys(tokens, stream))
 
     def joined(self, token: str, query: str) -> None:
@@ -164,7 +164,7 @@ class SicLedger:
         self._sources.get(query, {}).pop(reader, None)
 
     def forget(self, query: str, tokens: Iterable[str]) -> None:
-        """A query is gone for good; of one whose segment others may still read, the last SIC stays."""
+        """A query is gone for good; of one whose shared stream others may still read, the last SIC stays."""
         self._sources.pop(query, None)
         for token in tokens:
             self._tokens.pop(token, None)
@@ -178,7 +178,7 @@ class SicLedger:
 
     def _of(self, query: str, now_s: float, above: set[str]) -> QuerySic:
         sources = self._sources.get(query, {})
-        if not sources or query in above:  # a segment that is made of itself has no beginning
+        if not sources or query in above:  # a shared stream that is made of itself has no beginning
             return self._known.get(query, QuerySic())
         if all(source.since_s is None for source in sources.values()):  # it is there, and had no batch yet
             return self._known.get(query, QuerySic())
@@ -229,7 +229,7 @@ class SicLedger:
         return 1.0 if value is None else value
 
     def upstream(self, stream: str, now_s: float) -> float:
-        """What part of its own sources a stream stands on: 1, but for shared segments."""
+        """What part of its own sources a stream stands on: 1, but for shared streams."""
         return self._upstream(stream, now_s, set())
 
     def readers_of(self, query: str) -> list[str]:

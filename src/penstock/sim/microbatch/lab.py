@@ -88,7 +88,7 @@ class Lab:
             log.begin()
         return log
 
-    def segment(self, cluster: VirtualCluster, cls: str, writer: str) -> WritableLog:
+    def shared_stream(self, cluster: VirtualCluster, cls: str, writer: str) -> WritableLog:
         """A shared stream of a class that a query writes."""
         schema = pa.schema([("value", pa.int64())])
         log = self.open.enter_context(

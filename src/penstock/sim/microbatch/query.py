@@ -62,7 +62,7 @@ class Batch:
 
 
 def numbered(rows: int) -> pa.RecordBatch:
-    """Rows of a segment: a column `value` that counts them."""
+    """Rows of a shared stream: a column `value` that counts them."""
     return pa.record_batch({"value": np.arange(rows)})
 
 
@@ -82,7 +82,7 @@ class SimulatedQuery:
         sources: By reader, as long as the query runs.
         available_now: Whether it ends at the logs' ends of its start.
         fails: Says of a batch whether it fails, as one with a row that no operator can read.
-        writes: A shared segment that gets the rows of each batch when it is done, with their arrivals.
+        writes: A shared stream that gets the rows of each batch when it is done, with their arrivals.
         written: Makes so many rows for it.
         batches: All that it ran.
         ticks: Grants without rows, which let Spark close windows.
@@ -207,7 +207,7 @@ class SimulatedQuery:
             raise QueryLostError(f"query {self.key}: lost when its grant was {point.value}")
 
     def _write(self, batches: list[Batch], now_s: float) -> None:
-        """Appends a batch's rows to the segment that the query writes; once, also if the batch runs again."""
+        """Appends a batch's rows to the stream that the query writes; once, also if the batch runs again."""
         if self.writes is None or not batches:
             return
         delays_s = np.concatenate([b.delays_s for b in batches])

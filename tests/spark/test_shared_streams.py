@@ -1,4 +1,4 @@
-"""Shared segments: a stream of one class's results, which classes below it read like the source."""
+"""Shared streams: a stream of one class's results, which classes below it read like the source."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def arrivals(log: EmbeddedLog, column: str = "id") -> dict[int, int]:
     return found
 
 
-def test_weights_and_kept_parts_of_a_segment_multiply_and_a_part_of_its_sic_counts(tmp_path: Path) -> None:
+def test_weights_and_kept_parts_of_a_shared_stream_multiply_and_a_part_of_its_sic_counts(
+    tmp_path: Path,
+) -> None:
     with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
         rows = readings(range(3))
         kept = pa.RecordBatch.from_arrays(
@@ -76,22 +78,22 @@ def test_weights_and_kept_parts_of_a_segment_multiply_and_a_part_of_its_sic_coun
             log.append(rows)
 
 
-def test_rows_of_a_segment_and_of_a_stream_that_a_query_joins_have_a_sic_of_one_together(
+def test_rows_of_a_shared_stream_and_of_one_that_a_query_joins_have_a_sic_of_one_together(
     tmp_path: Path,
 ) -> None:
     stw_us, total = 10_000_000, 0.0
     at = np.arange(1, 101) * stw_us // 100  # one source time window
     with (
-        EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as segment,
+        EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as shared,
         EmbeddedLog.create(tmp_path / "plain", READINGS) as plain,
     ):
         origin = [pa.array(np.full(100, value)) for value in (0.01, 1.0, 1.0)]
         rows = pa.RecordBatch.from_arrays(
-            [*readings(range(100)).columns, *origin], schema=segment.append_schema
+            [*readings(range(100)).columns, *origin], schema=shared.append_schema
         )
-        segment.append(rows, arrival_us=at)
+        shared.append(rows, arrival_us=at)
         plain.append(readings(range(100)), arrival_us=at)
-        for log in (segment, plain):
+        for log in (shared, plain):
             sic = row_sic(log, {0: 100}, stw_us, sources=2)
             (piece,) = read_range(log, KEEP_ALL, Range(0, 0, 100, 0))
             shown = with_metadata(piece, ("_sic",), 1.0, sic)
@@ -101,7 +103,7 @@ def test_rows_of_a_segment_and_of_a_stream_that_a_query_joins_have_a_sic_of_one_
     assert total == pytest.approx(1.0, rel=0.02)
 
 
-def test_rows_that_a_shedder_chose_have_no_weight_behind_a_segment_either(tmp_path: Path) -> None:
+def test_rows_that_a_shedder_chose_have_no_weight_behind_a_shared_stream_either(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "hot", READINGS, LogConfig(origin=True)) as log:
         columns = ([0.1, 0.2, 0.3], [None, 4.0, 1.0], [0.5, 0.25, 1.0])
         kept = [*readings(range(3)).columns, *(pa.array(values, pa.float64()) for values in columns)]
@@ -149,7 +151,7 @@ def test_a_lower_class_reads_rows_that_arrived_when_those_they_come_from_did(
 
 
 @pytest.mark.spark
-def test_a_segment_that_breaks_a_rule_is_refused_before_anything_is_made(
+def test_a_shared_stream_that_breaks_a_rule_is_refused_before_anything_is_made(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     create(tmp_path / "readings")
@@ -202,15 +204,15 @@ def test_a_class_is_taken_out_once_its_queries_have_stopped(spark: SparkSession,
 
 
 @pytest.mark.spark
-def test_a_pipeline_writes_segments_by_passing_on_where_rows_come_from(
+def test_a_pipeline_writes_shared_streams_by_passing_on_where_rows_come_from(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def find(rest: int, segment: str) -> dict[str, Any]:
+    def find(rest: int, stream: str) -> dict[str, Any]:
         return {
             "class": "gold",
             "sql": f"SELECT n, _arrival, _sic, _weight, _kept FROM numbers WHERE n % 2 = {rest}",
             "metadata": list(ORIGIN),
-            "sink": {"kind": "log", "stream": segment},
+            "sink": {"kind": "log", "stream": stream},
         }
 
     raw = {
@@ -247,7 +249,7 @@ def test_a_pipeline_writes_segments_by_passing_on_where_rows_come_from(
 
 
 @pytest.mark.spark
-def test_a_control_plane_that_replaces_a_dead_one_knows_who_owns_a_segment(
+def test_a_control_plane_that_replaces_a_dead_one_knows_who_owns_a_shared_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     create(tmp_path / "readings")
