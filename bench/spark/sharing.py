@@ -13,10 +13,10 @@ import numpy as np
 import penstock
 from penstock.bench import BenchRun, bench
 from penstock.calibration.measured import Batch, batches, delays
+from penstock.policies.load import LOAD_MANAGERS
 from penstock.streams.paced.stream import PacedLog
 from penstock.streams.producing.schedule import schedule_constant
 from penstock.vocabulary.errors import PenstockError
-from penstock.vocabulary.model import LOAD_MANAGER_NAMES
 
 from .goodput import bursts
 from .rig import SEGMENT_ROWS, Rig, brackets, median, spread
@@ -164,7 +164,7 @@ def _p95(batch: Batch) -> float:
 @bench("managers", title="all load managers on Spark, the bursty trace at twice the capacity")
 def managers(run: BenchRun) -> None:
     repeats = run.times(3)
-    names = ("deadline", "aloma") if run.quick else LOAD_MANAGER_NAMES
+    names = ("deadline", "aloma") if run.quick else tuple(LOAD_MANAGERS)
     order = [*names] * repeats
     random.Random(run.seed).shuffle(order)
     run.progress("warming up", total=len(order))

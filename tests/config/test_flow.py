@@ -9,8 +9,9 @@ import pytest
 
 from penstock.config.flow import ClassConfig, FlowConfig, load_flow_config
 from penstock.policies.load import LOAD_MANAGERS
+from penstock.policies.load.deadline import DeadlineConfig
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
-from penstock.vocabulary.model import QueryClass
+from penstock.vocabulary.model import ManagerTraits, QueryClass
 
 GOOD: dict[str, Any] = {
     "log": "logs",
@@ -69,6 +70,28 @@ def test_every_load_manager_is_built_by_its_name(manager: str) -> None:
 def test_settings_reach_the_manager_with_their_types_checked() -> None:
     config = ClassConfig(target_s=2.0, manager="aloma", settings={"headroom": "0.7"})
     assert config.build_manager().config.headroom == 0.7
+
+
+@pytest.mark.parametrize(
+    ("manager", "settings", "given"),
+    [
+        ("ctrl", {"headroom": 0.5}, True),
+        ("ctrl", {"max_drop_fraction": 0.5}, False),
+        ("seamless", {}, False),
+        ("deadline", {"margin_fraction": 0.1}, False),
+    ],
+)
+def test_a_headroom_is_given_if_the_user_wrote_the_setting_that_the_manager_names(
+    manager: str, settings: dict[str, float], given: bool
+) -> None:
+    assert ClassConfig(target_s=2.0, manager=manager, settings=settings).headroom_given is given
+
+
+def test_a_manager_may_call_its_headroom_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ManagerTraits(headroom_setting="margin_fraction")
+    monkeypatch.setattr(DeadlineConfig, "traits", lambda _: other)
+    assert ClassConfig(target_s=2.0, settings={"margin_fraction": 0.1}).headroom_given
+    assert not ClassConfig(target_s=2.0).headroom_given
 
 
 def test_two_builds_share_no_state() -> None:

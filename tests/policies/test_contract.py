@@ -240,7 +240,17 @@ def test_a_snapshot_without_a_state_is_refused(name: str) -> None:
 def test_a_manager_knows_its_own_name_and_a_period_for_a_target(name: str) -> None:
     manager = build(name)
     assert manager.name == name
-    assert 0.0 < manager.config.period_s(2.0) <= 0.5
+    assert 0.0 < manager.traits.period_s(2.0) <= 0.5
+    assert manager.traits.period_s(4.0) == pytest.approx(2 * manager.traits.period_s(2.0))
+    assert manager.config.period_s(2.0) == manager.traits.period_s(2.0)
+
+
+@pytest.mark.parametrize("name", LOAD_MANAGERS)
+def test_a_manager_says_with_which_setting_a_user_tells_it_its_headroom(name: str) -> None:
+    config = manager_config(name)
+    has_one = "headroom" in {each.name for each in fields(config)}
+    assert config.traits().headroom_setting == ("headroom" if has_one else None)
+    assert has_one == (name != "deadline"), "Deadline measures its headroom"
 
 
 @pytest.mark.parametrize("name", LOAD_MANAGERS)

@@ -46,7 +46,7 @@ from penstock.policies.load import LOAD_MANAGERS, Manager, manager_config
 from penstock.policies.quality.sic import STW_S
 from penstock.policies.shedding import Shedder
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
-from penstock.vocabulary.model import LOAD_MANAGER_NAMES, QueryClass
+from penstock.vocabulary.model import QueryClass
 
 HINT = "see docs/ and examples/pipelines"
 
@@ -133,8 +133,8 @@ class ClassConfig(Part):
     @field_validator("manager")
     @classmethod
     def _known_manager(cls, manager: str) -> str:
-        if manager not in LOAD_MANAGER_NAMES:
-            raise unknown_name(manager, LOAD_MANAGER_NAMES)
+        if manager not in LOAD_MANAGERS:
+            raise unknown_name(manager, LOAD_MANAGERS)
         return manager
 
     @model_validator(mode="before")
@@ -205,7 +205,7 @@ class ClassConfig(Part):
     @property
     def headroom_given(self) -> bool:
         """Whether the user told the manager its headroom; else it is that of the class."""
-        return "headroom" in self.manager_settings
+        return self.manager_config().traits().headroom_setting in self.manager_settings
 
     @property
     def sheds_by_key(self) -> bool:

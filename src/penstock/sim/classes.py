@@ -171,8 +171,8 @@ def _managers(scenario: ClassesScenario) -> dict[str, Manager[Any, Any]]:
     managers = {}
     for name, (manager, share) in chosen.items():
         settings = dict(scenario.settings)
-        if manager != "deadline":
-            settings.setdefault("headroom", scenario.headroom * share)
+        if (told := manager_config(manager).traits().headroom_setting) is not None:
+            settings.setdefault(told, scenario.headroom * share)
         managers[name] = manager_config(manager, **settings).build()
     return managers
 

@@ -14,12 +14,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.vocabulary.errors import InvalidInputError, UnknownNameError, require_fraction, require_positive
+from penstock.vocabulary.errors import InvalidInputError, require_fraction, require_positive
 
 FloatArray = npt.NDArray[np.float64]
-
-LOAD_MANAGER_NAMES = ("aurora", "baseline", "ctrl", "seamless", "aloma", "deadline")
-"""Names by which `penstock.policies.load` builds managers; here, so that a class can reject a wrong name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,6 @@ class QueryClass:
         require_positive(
             f"class {self.name}: delay target", self.delay_target_s, "give it in seconds, e.g. 2s"
         )
-        if self.manager not in LOAD_MANAGER_NAMES:
-            raise UnknownNameError(f"class {self.name}: manager", self.manager, LOAD_MANAGER_NAMES)
         require_fraction(
             f"class {self.name}: lendable_fraction", self.lendable_fraction, "0 if it never lends"
         )
@@ -233,12 +228,22 @@ class ManagerTraits:
         overrun_fraction: Fraction by which a batch and the wait for it may exceed the plan before rows are
             late. On Spark, turns are shorter by this fraction.
         late_fraction: Fraction of a grant's rows that may be late and are still sampled with the other rows.
+        period_fraction: How often the manager decides, as a part of the delay target. A quarter is usual,
+            as in the papers (tu2006 fig. 19).
+        headroom_setting: The setting with which a user tells the manager its headroom. `None` if the manager
+            has no such setting.
     """
 
     gives_grants: bool = False
     sheds_inside: bool = False
     overrun_fraction: float = 0.0
     late_fraction: float = 0.0
+    period_fraction: float = 0.25
+    headroom_setting: str | None = None
+
+    def period_s(self, delay_target_s: float) -> float:
+        """The time between two decisions, for a target."""
+        return delay_target_s * self.period_fraction
 
 
 class LoadManager(Protocol):

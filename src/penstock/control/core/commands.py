@@ -87,7 +87,7 @@ def _change_class(engine: Engine, command: ev.ChangeClass, at: Moment) -> None:
         governed = replace(
             before,
             config=config,
-            period_s=config.manager_config().period_s(config.target_s),
+            period_s=config.manager_config().traits().period_s(config.target_s),
             shedder=before.shedder if same else config.build_shedder(flow.seed),
             strategy=strategy_for(config.shed),
         )

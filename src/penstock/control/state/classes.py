@@ -55,7 +55,7 @@ def govern(
         )
     limits = SafetyLimits(config.min_keep_fraction)
     cycle = CheckedManager(manager, limits, config.dry_run or dry_run, recorder)
-    period_s = manager.config.period_s(config.target_s)
+    period_s = manager.traits.period_s(config.target_s)
     shedder, strategy = config.build_shedder(seed), strategy_for(config.shed)
     return GovernedClass(name, config, plant, cycle, manager.traits, period_s, shedder, strategy)
 

@@ -15,7 +15,7 @@ class AuroraConfig(HeadroomConfig):
     shedding: Shedding = "entry"
 
     def traits(self) -> ManagerTraits:
-        return ManagerTraits(sheds_inside=self.shedding == "network")
+        return ManagerTraits(sheds_inside=self.shedding == "network", headroom_setting="headroom")
 
     def build(self) -> AuroraManager:
         return AuroraManager(self)

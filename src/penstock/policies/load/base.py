@@ -31,8 +31,8 @@ class ManagerConfig:
             )
 
     def period_s(self, delay_target_s: float) -> float:
-        """The control period for a target: a quarter of the target, as in the papers (tu2006 fig. 19)."""
-        return delay_target_s / 4
+        """The control period for a target."""
+        return self.traits().period_s(delay_target_s)
 
     def traits(self) -> ManagerTraits:
         """What a plant must know about a manager with these settings."""
@@ -48,6 +48,9 @@ class HeadroomConfig(ManagerConfig):
     def __post_init__(self) -> None:
         ManagerConfig.__post_init__(self)
         require_positive("headroom", self.headroom, "the fraction of the CPU that queries get, e.g. 0.97")
+
+    def traits(self) -> ManagerTraits:
+        return ManagerTraits(headroom_setting="headroom")
 
 
 StateT = TypeVar("StateT")

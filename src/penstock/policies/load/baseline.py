@@ -23,7 +23,7 @@ class BaselineConfig(HeadroomConfig):
     shedding: Shedding = "entry"
 
     def traits(self) -> ManagerTraits:
-        return ManagerTraits(sheds_inside=self.shedding == "network")
+        return ManagerTraits(sheds_inside=self.shedding == "network", headroom_setting="headroom")
 
     def build(self) -> BaselineManager:
         return BaselineManager(self)

@@ -31,7 +31,7 @@ class CtrlConfig(HeadroomConfig):
     shedding: Shedding = "entry"
 
     def traits(self) -> ManagerTraits:
-        return ManagerTraits(sheds_inside=self.shedding == "network")
+        return ManagerTraits(sheds_inside=self.shedding == "network", headroom_setting="headroom")
 
     def build(self) -> CtrlManager:
         return CtrlManager(self)

@@ -79,14 +79,12 @@ class DeadlineConfig(ManagerConfig):
                 )
         require_positive("memory_fraction", self.memory_fraction, "0.5 is usual")
 
-    def period_s(self, delay_target_s: float) -> float:
-        return delay_target_s * self.grant_fraction
-
     def traits(self) -> ManagerTraits:
         return ManagerTraits(
             gives_grants=True,
             overrun_fraction=self.overrun_fraction,
             late_fraction=self.late_fraction,
+            period_fraction=self.grant_fraction,
         )
 
     def build(self) -> DeadlineManager:
