@@ -1,4 +1,4 @@
-"""The shape of the control plane (no clock, no I/O, small classes, values with types), and of all files."""
+"""The shape of the control plane: no clock and no I/O inside, small classes, values that have types."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from penstock.policies.load import LOAD_MANAGERS
 from penstock.policies.shedding import SHEDDERS
 from penstock.policies.shedding.base import BatchShedder
 
-SRC = Path(penstock.__file__).parent
-CONTROL = SRC / "control"
+CONTROL = Path(penstock.__file__).parent / "control"
 FROM_OUTSIDE = {
     "__future__",
     "collections",
@@ -70,20 +69,21 @@ JSON_EDGE = {
     "measure/lines.py:SicLine.to_json",
 }
 """Where values are written as JSON, or come from a user as JSON."""
-MOST_LINES = 400
-LONG_FILES = {
-    "control/core/engine.py": (480, "every event has its method here"),
-    "pipeline/run/runner.py": (419, "a run from its start to its report"),
-    "policies/quality/estimates.py": (408, "the estimators share their derivation"),
-    "sim/engine/kernel.py": (435, "compiled by numba as one module"),
-    "spark/driver/flow.py": (437, "the methods of a flow are its documentation"),
+ARITHMETIC = {
+    "backlog/tail.py:_put_after",  # arrays grow to twice their size
+    "backlog/tail.py:_put_before",
+    "backlog/tail.py:take_in",  # microseconds
+    "backlog/waiting.py:_oldest",  # the middle of two times
+    "decide/observing.py:observe",  # no period is empty
+    "measure/cost.py:_fit",  # half-lives, rounding
+    "measure/cost.py:learn",  # twice a setting
+    "measure/delays.py:arrivals",  # four points of a stretch
+    "measure/delays.py:stats",  # percentiles
+    "schedule/overlap.py:learn",  # rounding
+    "schedule/scheduler.py:_tick_s",  # a tick comes half a target after the last batch
+    "shed/capacity_view.py:_of_other",  # the middles of intervals
 }
-"""Files that are longer, how long at most, and why. The numbers only fall: nobody adds a file, or a line."""
-PLACES = {
-    "streams/opening.py:OpenKind.__call__": "a directory's stream.json names the kind that it opens",
-    "streams/protocol.py:StreamState.folder": "the state lies on its drivers' machine, wherever rows are",
-}
-"""Protocols of streams that name a directory, and why. Of a stream others know its reference alone."""
+"""Functions with numbers that nobody tuned. Tuned numbers are in `Tuning` and `CostConfig`, with reasons."""
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -321,64 +321,52 @@ def test_values_without_a_type_are_found_in_all_their_forms(text: str, name: str
     assert untyped(ast.parse(text)) == {name}
 
 
-def too_long(lines: int, most: int | None) -> str | None:
-    """What is wrong with the length of a file, if anything is."""
-    if most is None:
-        return f"{lines} lines: divide it" if lines > MOST_LINES else None
-    if lines > most:
-        return f"{lines} lines, {most} before: it may only become shorter"
-    return None if lines > MOST_LINES else f"{lines} lines: take it off the list"
-
-
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.relative_to(SRC).as_posix()) for p in sorted(SRC.rglob("*.py"))]
-)
-def test_a_file_has_at_most_400_lines_or_a_reason_and_becomes_no_longer(path: Path) -> None:
-    most, _ = LONG_FILES.get(path.relative_to(SRC).as_posix(), (None, ""))
-    assert too_long(len(path.read_text(encoding="utf-8").splitlines()), most) is None
-
-
-def test_a_file_that_is_longer_than_it_may_be_or_than_its_number_says_is_found() -> None:
-    assert [too_long(*each) is None for each in [(400, None), (401, None)]] == [True, False]
-    assert [too_long(*each) is None for each in [(450, 450), (451, 450), (400, 450)]] == [True, False, False]
-    assert all((SRC / name).exists() and most > MOST_LINES for name, (most, _) in LONG_FILES.items())
-
-
-def directories_named(tree: ast.Module) -> set[str]:
-    """Methods and attributes of protocols that name a directory or a path."""
+def figures(tree: ast.Module) -> set[str]:
+    """Functions with a bare number that somebody may have tuned: a fraction, or a factor other than 1."""
     found = set()
-    for cls in ast.walk(tree):
-        if isinstance(cls, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in cls.bases):
-            for node in cls.body:
-                names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-                names |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
-                names |= {node.name} if isinstance(node, ast.FunctionDef) else set()
-                if any("path" in name.lower() or "director" in name.lower() for name in names):
-                    of = node.name if isinstance(node, ast.FunctionDef) else ast.unparse(node)
-                    found.add(f"{cls.name}.{of}")
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                numbers = [node] if isinstance(node, ast.Constant) and isinstance(node.value, float) else []
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+                    numbers += [each for each in (node.left, node.right) if isinstance(each, ast.Constant)]
+                if any(number.value not in (0, 1) for number in numbers):
+                    found.add(function.name)
     return found
 
 
-def test_a_protocol_of_streams_names_no_directory() -> None:
+def test_figures_to_which_the_control_plane_is_tuned_are_in_one_place() -> None:
     found = {
-        f"{path.relative_to(SRC).as_posix()}:{name}"
-        for path in sorted((SRC / "streams").rglob("*.py"))
-        for name in directories_named(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path.relative_to(CONTROL).as_posix()}:{name}" for path, tree in sources() for name in figures(tree)
     }
-    assert found == set(PLACES)
+    assert found == ARITHMETIC
+
+
+def without_reason(tree: ast.Module) -> list[str]:
+    """Constants of a module, and fields of its classes, with a number and no docstring below them."""
+    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+    pairs = [pair for body in bodies for pair in zip(body, [*body[1:], ast.Pass()], strict=True)]
+    return [
+        ast.unparse(node)
+        for node, below in pairs
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Constant)
+        and not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant))
+    ]
+
+
+def test_each_figure_of_the_control_plane_has_its_reason() -> None:
+    assert without_reason(ast.parse((CONTROL / "tuning.py").read_text(encoding="utf-8"))) == []
+    bare = "class Some:\n  a: float = 2.0\n  b: int = 3\n  'why'\nC = 1e-3\nD = 5\n'why'"
+    assert without_reason(ast.parse(bare)) == ["C = 0.001", "a: float = 2.0"]
 
 
 @pytest.mark.parametrize(
-    "member",
-    [
-        "def directory(self) -> str: ...",
-        "def f(self) -> Path: ...",
-        "def f(self, path: str): ...",
-        "where: Path",
-    ],
+    "line", ["x = max(y, 1.5)", "x = target_s / 4", "x = 2 * fixed_s", "if x > 0.02: pass", "x *= 1.005"]
 )
-def test_a_directory_in_a_protocol_is_found(member: str) -> None:
-    assert len(directories_named(ast.parse(f"class Log(StreamIndex, Protocol):\n  {member}"))) == 1
+def test_a_bare_figure_is_found(line: str) -> None:
+    assert figures(ast.parse(f"class Some:\n  def f(self):\n    {line}")) == {"f"}
+    assert figures(ast.parse("def f():\n  return min(1.0, x / 1), y[0] + 2, 0.0")) == set()
 
 
 def test_attributes_are_found_wherever_they_are_set() -> None:

@@ -16,6 +16,9 @@ class Tuning:
     # -- how rows arrive --------------------------------------------------------------------------
     rate_every_s: float = 0.1
     """Arrival rates are measured over at least this long: over less they show how rows are bunched."""
+    rate_memory: float = 0.5
+    """The long-term arrival rate forgets about two thirds of the past in this part of the target. It is to
+    follow a load that changes before the rows of the change are late."""
     burst: float = 8.0
     """The short-term arrival rate forgets this many times faster than the long-term one."""
 
@@ -37,6 +40,13 @@ class Tuning:
     """A query that has not asked for this long does not want its turn any more."""
     parallel_memory_s: float = 10.0
     """The number of batches that run at once is averaged over this time."""
+
+    divided_at: float = 0.25
+    """The time is divided anew between the classes after this part of the shortest target, unless the user
+    says how often. A load-management cycle is about a quarter of a target (pham2016 6.2.1)."""
+    batch_fixed: float = 1.5
+    """A manager plans with batches of at least this many fixed costs, also where a turn is shorter. In such a
+    batch a third of the time is for rows. In a shorter one, a row would seem to cost nearly a whole batch."""
 
     # -- when a batch is worth starting -----------------------------------------------------------
     worth_at: float = 0.5
@@ -112,5 +122,14 @@ class Tuning:
     """A batch that makes up for what its query lacks is at most this many turns long: other queries wait for
     its end."""
 
+    # -- what is said -----------------------------------------------------------------------------
+    feasibility_every_s: float = 2.0
+    """So often it is checked whether targets can be met, for a warning that is said once. The check sums over
+    all queries, and costs change with batches, which take seconds."""
+
 
 TUNING = Tuning()
+
+LEAST_SHARE = 1e-3
+"""Part of the capacity below which a share counts as none. A manager multiplies its headroom by the ratio of
+two shares: with a share of 0 it would have nothing for ever. Nobody tunes this figure: it is a guard."""

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.control.decide.cycle import Cycle, Step
-from penstock.control.schedule.shares import LEAST_SHARE, Redistribution
+from penstock.control.schedule.shares import Redistribution
+from penstock.control.tuning import LEAST_SHARE
 from penstock.policies.capacity import CapacityPolicy, capacity_policy, quotas
 from penstock.policies.load import Manager, manager_config
 from penstock.sim.engine.machine import Machine

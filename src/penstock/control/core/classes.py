@@ -136,9 +136,8 @@ class Classes(Mapping[str, GovernedClass]):
 
     @property
     def _divide_every_s(self) -> float:
-        """A load-management cycle is about a quarter of a target (pham2016 6.2.1); a redistribution, one."""
         shortest_s = min(governed.plant.cls.delay_target_s for governed in self.values())
-        return self._config.capacity.every_s or shortest_s / 4
+        return self._config.capacity.every_s or shortest_s * self._tuning.divided_at
 
     def is_division_due(self, at: Moment) -> bool:
         return at.timer_s >= self._divided_s + self._divide_every_s

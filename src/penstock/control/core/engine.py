@@ -78,7 +78,7 @@ class Engine(Readings):
         self.leases = LeaseBook(config.slots, self.scheduler.turns, tuning)
         self.granting = Granting(
             config,
-            Decider(paths, guard),
+            Decider(paths, guard, tuning),
             ClassShedding(self.ledger.sic, paths, tuning),
             guard,
             self.out,
@@ -375,7 +375,7 @@ class Engine(Readings):
     def _refresh(self, query: Query, at: Moment) -> None:
         """Brings one query up to date, without the others."""
         self._count_new(query, at)
-        memory_s = self.classes[query.cls].plant.cls.delay_target_s / 2
+        memory_s = self.classes[query.cls].plant.cls.delay_target_s * self.tuning.rate_memory
         query.backlog.rates.pass_time(at.timer_s, memory_s, self.tuning)
 
     def _grant(self, verdict: Verdict, ending: Sequence[Query], at: Moment) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class ClassNeeds:
@@ -68,7 +66,7 @@ class FeasibilityWatch:
 
     def look(self, engine: Engine, at: Moment) -> None:
         """Looks, now and then."""
-        if at.timer_s - self._last_s < LOOK_EVERY_S:
+        if at.timer_s - self._last_s < engine.tuning.feasibility_every_s:
             return
         self._last_s = at.timer_s
         for name, cls in feasibility(engine).classes.items():

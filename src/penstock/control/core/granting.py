@@ -218,7 +218,7 @@ class Granting:
 
 def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
     """Rows that a batch may have: what its turn holds, once its cost is known, and never a leap."""
-    most, known = most_rows(query, tuning), timing(query, turn)
+    most, known = most_rows(query, tuning), timing(query, turn, tuning)
     if query.cost.warming or known is None:
         return most
     return min(most, max(1.0, query.cost.rows_in(known.length_s)))

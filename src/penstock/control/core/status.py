@@ -12,6 +12,7 @@ from penstock.config.flow import FlowConfig
 from penstock.control.core.feasibility import ClassNeeds, feasibility
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.query import Gone, Query, QueryCost
+from penstock.control.tuning import Tuning
 from penstock.grants.offset import Positions
 from penstock.policies.quality.fairness import jain_index
 from penstock.vocabulary.model import LoadManager
@@ -30,6 +31,7 @@ class Readings:
     """What hosts read of an engine. They know its methods, and not of which parts it consists."""
 
     config: FlowConfig
+    tuning: Tuning
     classes: Classes
     members: Members
     questions: Questions
@@ -40,9 +42,9 @@ class Readings:
         mine = [q for q in queries if q.cls == name]
         if not mine:
             return None
-        # every query of the cluster takes a turn of twice its fixed cost before a row's own batch runs
-        cycle_s = sum(2.0 * q.cost.fixed_s for q in queries)
-        return cycle_s + max(2.0 * q.cost.fixed_s for q in mine)
+        # every query of the cluster takes its least turn before a row's own batch runs
+        least = self.tuning.least_fixed
+        return sum(least * q.cost.fixed_s for q in queries) + max(least * q.cost.fixed_s for q in mine)
 
     # -- of the flow ----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from penstock.control.schedule.turns import Turn
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.guard import Guard, text_of
 from penstock.control.state.query import Query
+from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.model import NO_ROWS, Admission, BatchTiming, Decision, WaitingRows
 
 
@@ -26,10 +27,12 @@ class Decider:
     Attributes:
         paths: Where queries stand on the ways of their rows.
         guard: Calls the managers.
+        tuning: Figures.
     """
 
     paths: Paths
     guard: Guard
+    tuning: Tuning = TUNING
 
     def admit(
         self,
@@ -73,7 +76,7 @@ class Decider:
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
         rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
-        batch = timing(query, turn)
+        batch = timing(query, turn, self.tuning)
         self.step(governed, queries, schedule, rows, batch)
         decision = governed.plant.decision
         admission = decision.grant if decision is not None else None
@@ -107,7 +110,7 @@ class Decider:
         plant = governed.plant
 
         def decide() -> None:
-            view = _view(governed, queries, schedule, waiting, batch)
+            view = _view(governed, queries, schedule, waiting, batch, self.tuning)
             step = governed.cycle.decide(plant.observe(schedule.seen.at, view))
             plant.apply(step.applied)
             governed.cycle.in_force = step.applied
@@ -130,13 +133,14 @@ def _view(
     schedule: TurnSchedule,
     waiting: WaitingRows,
     batch: BatchTiming | None,
+    tuning: Tuning,
 ) -> ClassView:
     rows = {q.identity.query: q.backlog.waiting.rows for q in queries if q.readers}
     return ClassView(
         list(rows),
         waiting,
         rows,
-        _row_costs_s(governed.name, schedule),
+        _row_costs_s(governed.name, schedule, tuning),
         sum(_rest_s(q, schedule.seen.at.timer_s) for q in queries if q.turn.lease is not None),
         batch,
     )
@@ -148,7 +152,7 @@ def _rest_s(query: Query, now_s: float) -> float:
     return max(0.0, query.cost.batch_s(query.lease.admitted) - query.lease.ran_s(now_s))
 
 
-def _row_costs_s(cls: str, schedule: TurnSchedule) -> dict[str, float]:
+def _row_costs_s(cls: str, schedule: TurnSchedule, tuning: Tuning) -> dict[str, float]:
     """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out.
 
     A class may have a thousand queries, so this is computed for all of them at once.
@@ -157,16 +161,16 @@ def _row_costs_s(cls: str, schedule: TurnSchedule) -> dict[str, float]:
     seen = schedule.seen
     at = (seen.ready & (seen.cls == seen.place_of(cls))).nonzero()[0]
     fixed_s, row_s = seen.fixed_s[at], seen.row_s[at]
-    length_s = np.maximum(schedule.lengths_s[at], 1.5 * fixed_s)
+    length_s = np.maximum(schedule.lengths_s[at], tuning.batch_fixed * fixed_s)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rows = np.where(row_s > 0.0, (length_s - fixed_s) / row_s, np.inf)
     costs_s = length_s / np.maximum(rows, 1.0)
     return dict(zip([seen.keys[i] for i in at.tolist()], costs_s.tolist(), strict=True))
 
 
-def timing(query: Query, turn: Turn) -> BatchTiming | None:
+def timing(query: Query, turn: Turn, tuning: Tuning = TUNING) -> BatchTiming | None:
     """What a batch of a query costs, once that is known."""
     if not query.cost.ready or query.cost.row_s <= 0:
         return None
-    length_s = max(turn.length_s, query.cost.fixed_s * 1.5)
+    length_s = max(turn.length_s, query.cost.fixed_s * tuning.batch_fixed)
     return BatchTiming(query.cost.fixed_s, query.cost.row_s, length_s, turn.cycle_s)

@@ -14,9 +14,6 @@ from typing import Any
 
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 
-_POINTS = 6
-"""After so many batches without a clear effect of their rows the model starts with what it has."""
-
 
 @dataclass(frozen=True, slots=True)
 class CostConfig:
@@ -29,6 +26,13 @@ class CostConfig:
         anchor_batches: Weight of the anchored fixed cost, in batches.
         outlier_ratio: A batch this much slower or faster than expected is clipped, unless repeated.
         outlier_repeats: So many of them in a row are a change of the machine.
+        told_apart_ratio: The effect of rows is clear once a batch took this many times the shortest one.
+        first_points: After so many batches without a clear effect the model starts with what it has.
+        first_fixed_fraction: The fixed cost is at first at most this part of the largest batch. If rows seem
+            to cost nothing, a batch can have any number of them.
+        anchor_growth: The time of the shortest batch grows by this factor at every batch. It is slowly
+            forgotten, because what a start costs may rise.
+        least_fixed_fraction: The fixed cost is at least this part of the shortest batch, whatever a fit says.
     """
 
     warm_up_batches: int = 3
@@ -37,6 +41,11 @@ class CostConfig:
     anchor_batches: float = 8.0
     outlier_ratio: float = 1.6
     outlier_repeats: int = 2
+    told_apart_ratio: float = 1.5
+    first_points: int = 6
+    first_fixed_fraction: float = 0.9
+    anchor_growth: float = 1.005
+    least_fixed_fraction: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("shape_memory_batches", "level_memory_batches", "anchor_batches"):
@@ -156,15 +165,15 @@ class CostModel:
 
     def _first(self, rows: int, took_s: float) -> None:
         """After the warm-up batches grow until rows show in the time, or several gave no larger one."""
-        state = self.state
+        state, config = self.state, self.config
         state.anchor_s = took_s if state.anchor_s is None else min(state.anchor_s, took_s)
         state.points += 1
         state.largest_rows, state.largest_s = max(
             (state.largest_rows, state.largest_s), (rows, took_s), key=lambda point: point[0]
         )
-        told_apart = state.largest_s >= 1.5 * state.anchor_s and state.points >= 2
-        if state.largest_rows and (told_apart or state.points >= _POINTS):
-            state.fixed_s = min(state.anchor_s, 0.9 * state.largest_s)
+        told_apart = state.largest_s >= config.told_apart_ratio * state.anchor_s and state.points >= 2
+        if state.largest_rows and (told_apart or state.points >= config.first_points):
+            state.fixed_s = min(state.anchor_s, config.first_fixed_fraction * state.largest_s)
             state.row_s = (state.largest_s - state.fixed_s) / state.largest_rows
             self._fit(state.largest_rows, state.largest_s)
 
@@ -174,7 +183,7 @@ class CostModel:
         at_level_s = took_s / state.level
         if state.anchor_s is None:
             state.anchor_s = at_level_s
-        state.anchor_s = min(state.anchor_s * 1.005, at_level_s)
+        state.anchor_s = min(state.anchor_s * self.config.anchor_growth, at_level_s)
 
     def _fit(self, rows: int, time_s: float) -> None:
         """Weighted least squares with forgetting, the fixed cost drawn to its anchor."""
@@ -194,7 +203,7 @@ class CostModel:
         row_s = (count * sums.rows_time - sums.rows * time) / determinant
         fixed_s = (time - row_s * sums.rows) / count
         highest_s = state.anchor_s if state.anchor_s is not None else time_s
-        fixed_s = min(max(fixed_s, 0.02 * highest_s), highest_s)
+        fixed_s = min(max(fixed_s, config.least_fixed_fraction * highest_s), highest_s)
         row_s = (sums.time - fixed_s * sums.weight) / sums.rows if sums.rows > 0 else row_s
         if row_s > 0.0:
             state.fixed_s, state.row_s = fixed_s, row_s

@@ -11,14 +11,14 @@ import numpy as np
 
 from penstock.control.schedule.contest import Contest
 from penstock.control.schedule.demand import demands_of, ticks_of
-from penstock.control.schedule.shares import LEAST_SHARE, Redistribution
+from penstock.control.schedule.shares import Redistribution
 from penstock.control.schedule.snapshot import BoolArray, IntArray, Snapshot
 from penstock.control.schedule.turns import Demand, Turn, Turns, plan_turns
 from penstock.control.schedule.urgency import latest_starts
 from penstock.control.schedule.usage import Usage
 from penstock.control.state.guard import Guard
 from penstock.control.state.query import Query
-from penstock.control.tuning import TUNING, Tuning
+from penstock.control.tuning import LEAST_SHARE, TUNING, Tuning
 from penstock.policies.capacity import HighestRate
 from penstock.vocabulary.model import FloatArray
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.control.tuning import LEAST_SHARE
 from penstock.policies.capacity import CapacityPolicy, ClassUse
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.model import QueryClass
 
-LEAST_SHARE = 1e-3
-"""Part of the capacity below which a share counts as none."""
 _CLOSE = 1e-6
 """By so much of the capacity the sum of new shares may differ from the sum of the old shares: rounding."""
 

@@ -119,7 +119,7 @@ class QueryTable:
     def look(self, classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
         """The queries that may have grants, as they are now. Brings rates up to date."""
         self._write()
-        memory_s = [each.target_s / 2 for each in classes]
+        memory_s = [each.target_s * self._tuning.rate_memory for each in classes]
         rates.pass_time(self._rates, self._cls, memory_s, at.timer_s, self._tuning)
         queries, keys, cls, per_s = self._queries, self._keys, self._cls, self._rates
         numbers, flags = self._numbers, self._flags

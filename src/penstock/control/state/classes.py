@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from penstock.config.flow import ClassConfig
 from penstock.control.decide.cycle import CheckedManager, Recorder, SafetyLimits
 from penstock.control.decide.observing import ClassPlant
-from penstock.control.schedule.shares import LEAST_SHARE
 from penstock.control.shed.strategies import strategy_for
 from penstock.control.shed.strategies.base import ShedStrategy
+from penstock.control.tuning import LEAST_SHARE
 from penstock.policies.shedding.base import Shedder
 from penstock.streams.tailing import StreamInfo
 from penstock.vocabulary.errors import InvalidInputError
