@@ -127,6 +127,13 @@ def test_a_journal_that_a_planner_owns_stays(log: EmbeddedLog) -> None:
     assert list(read_journal(journal_path(log)).entries) == [1, 2]
 
 
+def test_a_journal_of_a_newer_penstock_stays_and_is_not_said_to_have_a_planner(log: EmbeddedLog) -> None:
+    read(log)
+    journal_path(log).write_text('{"proposed": {"penstock": 99}}\n')
+    assert forget_reader(log, READER).startswith("it cannot be read: expected: an offset of a governed")
+    assert journal_path(log).exists()
+
+
 def test_a_journal_stays_while_the_stream_is_backfilled(log: EmbeddedLog) -> None:
     read(log)
     with LaneStore(log.directory, "another-1").held():

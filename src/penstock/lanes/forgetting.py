@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from penstock.grants.journal import JournalWriter
+from penstock.grants.journal import JournalOwnedError, JournalWriter
 from penstock.lanes.progress import LaneStore
 from penstock.streams.protocol import StreamLog
 from penstock.streams.registry import ReaderRegistry
@@ -39,7 +39,7 @@ def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
     """
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, wait_s)
-    except InvalidInputError:
+    except JournalOwnedError:
         return False
     with closing(owned):
         store = LaneStore(log.ref, reader)
@@ -66,8 +66,10 @@ def forget_reader(log: StreamLog, reader: str) -> str:
         return ""
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, 0.0)
-    except InvalidInputError:
+    except JournalOwnedError:
         return "its query still runs, and registers the reader again"
+    except InvalidInputError as error:
+        return f"it cannot be read: {error}"
     store = LaneStore(log.ref, reader)
     with closing(owned), store.held_now() as held:
         reason = _why_needed(store) if held else "the stream is being backfilled"

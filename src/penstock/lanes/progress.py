@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.grants.cutting import Needed
-from penstock.grants.journal import Entry, Journal, JournalWriter, read_journal
+from penstock.grants.journal import Entry, Journal, JournalOwnedError, JournalWriter, read_journal
 from penstock.grants.offset import Positions
 from penstock.lanes.lane import Lane, decided, lane, pins_for
 from penstock.streams.files import locked, replace_text
@@ -184,7 +184,7 @@ class LaneStore:
 
     def cut_journal(self) -> None:
         """Cuts the journal of a query that does not run; a running planner cuts its own journal."""
-        with suppress(InvalidInputError):
+        with suppress(JournalOwnedError):
             writer = JournalWriter(self.plans, self.reader, wait_s=0.0)
             try:
                 if writer.is_long:
