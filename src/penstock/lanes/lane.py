@@ -69,6 +69,8 @@ def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
 def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
     """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
     p, offset = part.partition, entry.offset
+    if part.first >= part.end:
+        return  # rows that the log lost before this place are not the grant's
     check_rows(log, entry, (p,))
     for first, end, is_open in _segments(log, offset, part):
         if is_open and _keeps_whole(entry, p, first):

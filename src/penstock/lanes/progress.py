@@ -220,9 +220,16 @@ class LaneStore:
 def _load(path: Path) -> LaneProgress:
     if not path.exists():
         return LaneProgress()
-    stored = json.loads(path.read_text())
-    pending = stored.pop("pending")
-    return LaneProgress(**stored, pending=None if pending is None else Stretch(**pending))
+    try:
+        stored = json.loads(path.read_text())
+        pending = stored.pop("pending")
+        return LaneProgress(**stored, pending=None if pending is None else Stretch(**pending))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(
+            "the progress of a lane is as this Penstock writes it",
+            f"{path}: {error!r}",
+            "the file is damaged or of a newer Penstock; without it, the whole lane is backfilled again",
+        ) from None
 
 
 def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
