@@ -15,7 +15,7 @@ from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import grant_books, select
-from penstock.lanes.forgetting import forget_reader
+from penstock.lanes.forgetting import forget_reader, is_known
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
@@ -84,6 +84,52 @@ def test_the_journal_stays_until_the_rows_of_the_lane_are_backfilled(log: Embedd
     store.finish(LaneProgress(), journal, Stretch(1, 1, 1, "here"), 30, 0, {})
     assert forget_reader(log, READER) == ""
     assert not journal_path(log).exists()
+
+
+def backfilled(log: EmbeddedLog, journal: Journal, revision: int = 1) -> LaneStore:
+    """The lane of a reader whose grant was backfilled."""
+    store = LaneStore(log.directory, READER)
+    with store.held():
+        store.finish(LaneProgress(), journal, Stretch(revision, 1, 1, "here"), 30, 0, {})
+    return store
+
+
+def test_a_reader_that_was_backfilled_and_forgotten_and_comes_back_has_a_lane_of_its_own(
+    log: EmbeddedLog,
+) -> None:
+    store = backfilled(log, read(log, late=30), revision=7)
+    assert forget_reader(log, READER) == ""
+    back = JournalWriter(log.directory / "plans", READER)
+    for grant in range(2, 200):
+        offset = Offset(READER, {0: 100}, {0: 100}, grant=grant)
+        back.proposed(offset)
+        back.planned(offset)
+    ReaderRegistry(log).advance(READER, {0: 100})
+    assert store.load(store.journal()) == LaneProgress()
+    assert store.lane().rows == 0
+    assert back.cut(store.needed()), "the lane needs no grant of the new journal"
+    back.close()
+    assert store.next_revision() == 8, "a log stream has results of revision 7"
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_revisions_of_removed_lanes_stay_known_whatever_the_order(log: EmbeddedLog, twice: bool) -> None:
+    for revision in (9, 4) if twice else (9,):
+        store = backfilled(log, read(log, late=30), revision)
+        assert forget_reader(log, READER) == ""
+    assert store.next_revision() == 10
+    assert [path.name for path in store.folder.glob("*.json")] == ["_removed.json"]
+
+
+def test_progress_of_a_lane_that_a_crash_left_without_its_journal_is_removed(log: EmbeddedLog) -> None:
+    store = backfilled(log, read(log, late=30))
+    ReaderRegistry(log).forget(READER)
+    journal_path(log).unlink()
+    assert is_known(log, READER)
+    assert forget_reader(log, READER) == ""
+    assert not is_known(log, READER)
+    assert not journal_path(log).exists()
+    assert store.next_revision() == 2
 
 
 def test_the_journal_goes_once_the_shed_rows_are_trimmed(log: EmbeddedLog) -> None:

@@ -1,14 +1,13 @@
-"""Forgets readers that will not come back, and removes their plan journals.
+"""Forgets readers that will not come back, and removes their plan journals with the progress of their lanes.
 
 A journal stays while the reader's planner lives, while the stream is being backfilled, and while the reader's
-lane needs it. The registry is changed before the journal goes. After a crash in between, the same call
-removes the journal.
+lane needs it. The registry is changed first, then the journal goes, then the progress. After a crash in
+between, the same call removes what is left.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 from penstock.grants.journal import JournalOwnedError, JournalWriter
 from penstock.lanes.progress import LaneStore
@@ -18,9 +17,8 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, Unknown
 
 
 def is_known(log: StreamLog, reader: str) -> bool:
-    """Whether a stream has something to forget of a reader: its progress, or its journal."""
-    progress, journal = log.state.folder("readers") / f"{reader}.json", _journal(log, reader)
-    return progress.exists() or journal.exists()
+    """Whether a stream has something to forget of a reader: its progress, its journal or its lane."""
+    return (log.state.folder("readers") / f"{reader}.json").exists() or _is_left(log, reader)
 
 
 def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
@@ -48,7 +46,7 @@ def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
             if not held:
                 return False
             if store.registered() is None and not store.needed().pending:
-                owned.remove()
+                store.remove(owned)
             return True
 
 
@@ -60,9 +58,9 @@ def forget_reader(log: StreamLog, reader: str) -> str:
     try:
         ReaderRegistry(log).forget(reader)
     except UnknownNameError:
-        if not _journal(log, reader).exists():
+        if not _is_left(log, reader):
             raise
-    if not _journal(log, reader).exists():
+    if not _is_left(log, reader):
         return ""
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, 0.0)
@@ -74,14 +72,17 @@ def forget_reader(log: StreamLog, reader: str) -> str:
     with closing(owned), store.held_now() as held:
         reason = _why_needed(store) if held else "the stream is being backfilled"
         if not reason:
-            owned.remove()
+            store.remove(owned)
         return reason
 
 
 def _why_needed(store: LaneStore) -> str:
     """Why a lane needs its journal; empty if the lane has no row that a backfill can read."""
     try:
-        lane = store.lane(ended=True)
+        journal = store.journal()
+        if not journal.entries and not journal.torn:
+            return ""  # the journal is gone, and the progress of its lane was left
+        lane = store.lane(ended=True, journal=journal)
     except PenstockError as error:
         return f"its lane cannot be read: {error}"
     waiting = lane.rows - lane.gone - lane.lost
@@ -92,5 +93,7 @@ def _why_needed(store: LaneStore) -> str:
     return "a backfill of it was begun and is not finished" if store.needed().pending else ""
 
 
-def _journal(log: StreamLog, reader: str) -> Path:
-    return log.state.folder("plans") / f"{reader}.jsonl"
+def _is_left(log: StreamLog, reader: str) -> bool:
+    """Whether a reader has a journal, or a lane with progress."""
+    plans, lanes = log.state.folder("plans"), log.state.folder("lanes")
+    return (plans / f"{reader}.jsonl").exists() or (lanes / f"{reader}.json").exists()

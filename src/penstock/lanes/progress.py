@@ -1,6 +1,7 @@
 """How far a shed lane has been backfilled, durably, and the pins that keep the rest of the lane.
 
 <stream>/lanes/<reader>.json   replaced whole; a revision is written here before it is begun
+<stream>/lanes/_removed.json   the highest revision of lanes whose progress was removed
 <stream>/lanes/lock            held by the one backfill of the stream
 """
 
@@ -26,6 +27,9 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, Unknown
 from penstock.vocabulary.stream_ref import StreamRef
 
 _log = logging.getLogger(__name__)
+
+REMOVED = "_removed.json"
+"""Stands for lanes whose progress was removed. No reader's name begins like this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,19 @@ class LaneStore:
                     writer.cut(self.needed())
             finally:
                 writer.close()
+
+    def remove(self, owned: JournalWriter) -> None:
+        """Removes a reader's journal, then the lane's progress; the lock of the stream's backfills is held.
+
+        A crash in between leaves progress without a journal. The other way round, it would leave backfilled
+        grants to be backfilled again. The highest revision stays known, because a log stream does not tell
+        which revisions it has.
+        """
+        if self._path.exists():
+            kept = LaneProgress(revision=self.next_revision() - 1)
+            replace_text(self.folder / REMOVED, json.dumps(asdict(kept)))
+        owned.remove()
+        self._path.unlink(missing_ok=True)
 
     def move_pins(self, done: int, floor: Positions) -> None:
         """Pins what is left of the lane, so that all earlier rows can be trimmed.
