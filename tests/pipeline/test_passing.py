@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.grants.journal import JournalWriter
-from penstock.grants.offset import Offset
-from penstock.lanes.progress import LaneStore
+from penstock.grants.offset import Books, Offset
+from penstock.lanes.forgetting import forget_reader
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
 from penstock.pipeline.run.passing import FOLDER, PassingReaders, forget_killed_runs
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
@@ -240,6 +241,28 @@ def test_a_journal_is_removed_by_the_next_run_if_the_reader_alone_was_forgotten(
     ReaderRegistry(log).forget(READER)
     forget_killed_runs(config)
     assert journals(log) == []
+
+
+def test_a_journal_that_forget_has_kept_for_a_backfill_stays_until_the_rows_are_backfilled(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    config, store = pipeline(tmp_path), LaneStore(log.directory, READER)
+    used(log, tmp_path / "run" / "checkpoints" / "count", pinned={0: 10})
+    planner = JournalWriter(log.directory / "plans", READER)
+    offset = Offset(READER, {0: 10}, {0: 20}, grant=11, late={0: 15}, books=Books(admitted=5, late=5))
+    planner.proposed(offset)
+    planner.planned(offset)
+    planner.close()
+    killed_run(tmp_path, config)
+    assert forget_reader(log, READER).startswith("5 rows that it shed are still in the log")
+    for _ in range(2):
+        forget_killed_runs(config)
+        assert journals(log) == [READER]
+    with store.held():
+        store.finish(LaneProgress(), store.journal(), Stretch(1, 11, 11, "here"), 5, 0, {})
+    forget_killed_runs(config)
+    assert journals(log) == []
+    assert not list((config.log / FOLDER).glob("*.json"))
 
 
 def test_while_a_backfill_runs_the_reader_is_forgotten_and_its_journal_is_left_to_the_next_run(

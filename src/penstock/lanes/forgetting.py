@@ -24,7 +24,8 @@ def is_known(log: StreamLog, reader: str) -> bool:
 def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
     """Retires a reader once its planner has ended, because a running planner would register it again.
 
-    The journal is removed, too, unless rows of the reader's shed lane are pinned.
+    The journal is removed, too, unless rows of the reader's shed lane are pinned. If somebody has forgotten
+    the reader before, `forget_reader` has promised the rest of the lane, pinned or not.
 
     Args:
         log: The stream.
@@ -33,7 +34,8 @@ def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
 
     Returns:
         Whether nothing is left to do. If the planner lives, nothing was done. If the stream is being
-        backfilled, the reader is retired, and its journal is left to another call.
+        backfilled, or the lane needs the journal although nothing is pinned, the reader is retired, and its
+        journal is left to another call.
     """
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, wait_s)
@@ -41,12 +43,16 @@ def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
         return False
     with closing(owned):
         store = LaneStore(log.ref, reader)
+        was_forgotten = store.registered() is None
         ReaderRegistry(log).retire(reader)
         with store.held_now() as held:
             if not held:
                 return False
-            if store.registered() is None and not store.needed().pending:
-                store.remove(owned)
+            if store.registered() is not None:
+                return True  # its lane is pinned
+            if _why_needed(store) if was_forgotten else store.needed().pending:
+                return False
+            store.remove(owned)
             return True
 
 
