@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -15,8 +16,8 @@ from penstock.grants.journal import Journal, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import grant_books, select
-from penstock.lanes.forgetting import forget_reader, is_known
-from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
+from penstock.lanes.forgetting import forget_reader, is_known, remove_backfilled, retire_reader
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
 from penstock.streams.marks import marks_at
@@ -206,3 +207,35 @@ def test_the_command_says_why_a_journal_stays(log: EmbeddedLog, capsys: pytest.C
     assert said[0] == f"forgot {READER} of numbers"
     assert said[1].startswith("its plan journal stays: 30 rows that it shed")
     assert main(["log", "forget", str(log.directory), "hut"]) == 2
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["ended with its run", "forgotten"])
+def test_the_backfill_that_empties_the_lane_of_a_reader_that_will_not_come_back_removes_its_journal(
+    log: EmbeddedLog, forgotten: bool
+) -> None:
+    journal, registry = read(log, late=30), ReaderRegistry(log)
+    assert forget_reader(log, READER) if forgotten else retire_reader(log, READER, 0.0)
+    store = LaneStore(log.directory, READER)
+    with store.held():
+        assert not remove_backfilled(store), "the lane has rows"
+        state = store.begin(LaneProgress(), Stretch(1, 1, 1, "here"))
+        assert not remove_backfilled(store)
+        store.finish(state, journal, Stretch(1, 1, 1, "here"), 30, 0, {})
+        assert remove_backfilled(store)
+    assert registry.readers() == []
+    assert not is_known(log, READER)
+    assert find_lanes(log.directory.parent) == []
+    with pytest.raises(InvalidInputError, match="a run's journal is removed once its lane is backfilled"):
+        find_lanes(log.directory.parent, READER)
+
+
+def test_a_backfill_leaves_the_journal_of_a_reader_that_goes_on(log: EmbeddedLog) -> None:
+    store = backfilled(log, read(log, late=30))
+    with store.held():
+        assert not remove_backfilled(store)
+        ReaderRegistry(log).forget(READER)
+        with closing(JournalWriter(store.plans, READER)):
+            assert not remove_backfilled(store), "its planner registers it again"
+        assert remove_backfilled(store)
+        assert remove_backfilled(store), "there is nothing to remove"
+    assert not list(store.plans.iterdir())

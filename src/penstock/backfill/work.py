@@ -19,6 +19,7 @@ from penstock.backfill.eligibility import check_stateless, check_windows, clear_
 from penstock.backfill.lane_source import all_parts, read_parts, shed_parts
 from penstock.backfill.revisions import LogRevisions, ParquetRevisions, Published, is_staged, stage
 from penstock.grants.journal import Entry, Journal
+from penstock.lanes.forgetting import remove_backfilled
 from penstock.lanes.lane import readable_rows, shed_of, with_shed_rows
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.lanes.windows import Progress, WindowPlan, Windows, merged, plan_windows
@@ -166,8 +167,10 @@ class _Work:
         else:
             self._run_windowed(journal, state, entries, ended)
         self.store.move_pins(self.store.load(journal).done, self.floor)
-        self.store.cut_journal()
-        return replace(self.report, left=self.store.lane(ended=True).rows)
+        left = self.store.lane(ended=True).rows
+        if not remove_backfilled(self.store):
+            self.store.cut_journal()
+        return replace(self.report, left=left)
 
     def _check(self) -> None:
         """Refuses, before anything is begun, a query or a sink that cannot be backfilled."""

@@ -82,6 +82,36 @@ def forget_reader(log: StreamLog, reader: str) -> str:
         return reason
 
 
+def remove_backfilled(store: LaneStore) -> bool:
+    """Removes the journal of a reader that will not come back, once its lane is backfilled or trimmed.
+
+    The lock of the stream's backfills is held. A journal that somebody owns stays: nobody waits for a lock.
+
+    Returns:
+        Whether there is no journal any more.
+    """
+    if not store.has_journal:
+        return True
+    if not _is_over(store):
+        return False
+    try:
+        owned = JournalWriter(store.plans, store.reader, 0.0)
+    except JournalOwnedError:
+        return False
+    with closing(owned):
+        if not _is_over(store) or _why_needed(store):  # looked at again: its planner may have begun and ended
+            return False
+        ReaderRegistry(store.log).retire(store.reader)
+        store.remove(owned)
+        return True
+
+
+def _is_over(store: LaneStore) -> bool:
+    """Whether a reader will not come back, and nothing is pinned for it."""
+    reader = store.registered()
+    return reader is None or (reader.ended and not reader.pinned)
+
+
 def _why_needed(store: LaneStore) -> str:
     """Why a lane needs its journal; empty if the lane has no row that a backfill can read."""
     try:

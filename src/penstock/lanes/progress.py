@@ -86,10 +86,14 @@ class LaneStore:
         self.log, self.reader = open_stream(stream), reader
         self.stream = self.log.ref
         self.folder, self.plans = (self.log.state.folder(kind) for kind in ("lanes", "plans"))
-        self._path = self.folder / f"{reader}.json"
+        self._path, self._journal_path = self.folder / f"{reader}.json", self.plans / f"{reader}.jsonl"
 
     def journal(self) -> Journal:
-        return read_journal(self.plans / f"{self.reader}.jsonl")
+        return read_journal(self._journal_path)
+
+    @property
+    def has_journal(self) -> bool:
+        return self._journal_path.exists()
 
     def registered(self) -> Reader | None:
         """The reader in the registry; `None` if it was forgotten."""
@@ -279,5 +283,9 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
         known = {re.sub(r"-[0-9a-f]{12}$", "", store.reader) for store in found}
         raise UnknownNameError("a query or reader of the log", name, known)
     if not chosen:
-        raise InvalidInputError("a lane has a plan journal", f"no journal in {root}", "run its query first")
+        raise InvalidInputError(
+            "a lane has a plan journal",
+            f"no journal in {root}",
+            "run its query first; a run's journal is removed once its lane is backfilled",
+        )
     return chosen
