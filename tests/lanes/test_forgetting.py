@@ -239,3 +239,14 @@ def test_a_backfill_leaves_the_journal_of_a_reader_that_goes_on(log: EmbeddedLog
         assert remove_backfilled(store)
         assert remove_backfilled(store), "there is nothing to remove"
     assert not list(store.plans.iterdir())
+
+
+def test_a_backfill_makes_no_journal_for_a_reader_that_is_forgotten_while_it_waits(log: EmbeddedLog) -> None:
+    read(log)
+    (store,) = find_lanes(log.directory.parent)
+    assert forget_reader(log, READER) == ""
+    with store.held():
+        store.cut_journal()
+        assert not list(store.plans.iterdir())
+        assert remove_backfilled(store)
+    assert not list(store.plans.iterdir())

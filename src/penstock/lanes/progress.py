@@ -191,7 +191,12 @@ class LaneStore:
         return Needed(positions, progress.done, progress.done_offset, progress.pending is not None)
 
     def cut_journal(self) -> None:
-        """Cuts the journal of a query that does not run; a running planner cuts its own journal."""
+        """Cuts the journal of a query that does not run; a running planner cuts its own journal.
+
+        The lock of the stream's backfills is held. The reader may have been forgotten before it was.
+        """
+        if not self.has_journal:
+            return
         with suppress(JournalOwnedError):
             writer = JournalWriter(self.plans, self.reader, wait_s=0.0)
             try:
