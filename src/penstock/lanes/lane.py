@@ -192,7 +192,7 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
-    there = [(entry, shed) for entry, shed in found.values() if not _has_lost_rows(log, entry)]
+    there = [(entry, shed) for entry, shed in found.values() if not has_lost_rows(log, entry)]
     spans = [_arrivals(log, entry.offset) for entry, _ in there]
     return Lane(
         grants=tuple(found),
@@ -206,7 +206,7 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     )
 
 
-def _has_lost_rows(log: StreamLog, entry: Entry) -> bool:
+def has_lost_rows(log: StreamLog, entry: Entry) -> bool:
     """Whether a backfill of the grant would be refused; a list of lanes says so, and has the other grants."""
     try:
         check_rows(log, entry)

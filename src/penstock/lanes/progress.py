@@ -158,6 +158,11 @@ class LaneStore:
         """Saves, before the work, which grants a revision is going to backfill."""
         return self._save(replace(progress, pending=stretch))
 
+    def give_up(self, progress: LaneProgress) -> LaneProgress:
+        """Saves that a backfill that was begun is not finished; its revision stays unused."""
+        begun = 0 if progress.pending is None else progress.pending.revision
+        return self._save(replace(progress, pending=None, revision=max(progress.revision, begun)))
+
     def finish(
         self,
         progress: LaneProgress,
