@@ -17,6 +17,7 @@ from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import grant_books, select
 from penstock.lanes.forgetting import forget_reader, is_known, remove_backfilled, retire_reader
+from penstock.lanes.lane import check_rows
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
@@ -140,10 +141,20 @@ def test_the_journal_goes_once_the_shed_rows_are_trimmed(log: EmbeddedLog) -> No
     assert forget_reader(log, READER) == ""
 
 
-def test_the_journal_goes_if_the_log_has_lost_the_shed_rows(log: EmbeddedLog) -> None:
+def test_a_lane_that_lost_rows_is_given_up_as_its_error_says(
+    log: EmbeddedLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     read(log, late=30)
     os.truncate(log.directory / "p0000" / "index", 0)
-    assert forget_reader(EmbeddedLog(log.directory), READER) == ""
+    lost = EmbeddedLog(log.directory)
+    (entry,) = read_journal(journal_path(log)).logged()
+    with pytest.raises(InvalidInputError) as refused:
+        check_rows(lost, entry)
+    assert ReaderRegistry(lost).readers()[0].pinned == {0: 0}
+    command = str(refused.value).rpartition("until penstock ")[2]
+    assert main(command.split()) == 0
+    assert ReaderRegistry(lost).readers() == []
+    assert not journal_path(log).exists()
 
 
 def test_the_journal_of_a_begun_backfill_stays(log: EmbeddedLog) -> None:

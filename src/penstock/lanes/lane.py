@@ -100,7 +100,8 @@ def check_rows(log: StreamLog, entry: Entry, partitions: Collection[int] | None 
         {p: offset.end[p] for p in partitions},
         offset.marks,
         f"grant {offset.grant} of {offset.reader} ends",
-        "backfill only rows that arrived earlier (--until)",
+        "backfill only rows that arrived earlier (--until); the lane holds its rows in the log until "
+        f"penstock log forget {log.ref} {offset.reader}",
     )
 
 
