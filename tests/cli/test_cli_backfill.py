@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,27 @@ def test_a_lane_that_lost_rows_is_listed(pipeline: Path, capsys: pytest.CaptureF
     assert main(["backfill", "--log", str(pipeline.parent / "log"), "--list", "--json", "-"]) == 0
     (lane,) = json.loads(capsys.readouterr().out)
     assert (lane["rows"], lane["lost"], lane["gone"], lane["age_s"]) == (100, 100, 0, None)
+
+
+@pytest.mark.parametrize("bad", ["lanes", "plans"])
+def test_a_lane_that_cannot_be_read_does_not_hide_the_others(
+    pipeline: Path, capsys: pytest.CaptureFixture[str], bad: str
+) -> None:
+    stream = pipeline.parent / "log" / "readings"
+    for kind in ("plans/{}.jsonl", "readers/{}.json"):
+        shutil.copy(stream / kind.format(READER), stream / kind.format("other-0123456789ab"))
+    (stream / "lanes").mkdir()
+    (stream / "lanes" / f"{READER}.json").write_text("{")
+    if bad == "plans":
+        (stream / "plans" / f"{READER}.jsonl").write_text('{"proposed": {"penstock": 99}}\n')
+    assert main(["backfill", "--log", str(stream.parent), "--list", "--json", "-"]) == 0
+    shown = capsys.readouterr()
+    refused, other = json.loads(shown.out)
+    assert (refused["reader"], refused["rows"]) == (READER, None)
+    assert refused["error"].startswith("expected: ")
+    assert (other["reader"], other["rows"], other["error"]) == ("other-0123456789ab", 100, None)
+    assert refused.keys() == other.keys()
+    assert f"readings, {READER}: expected: " in shown.err
 
 
 def test_a_dry_run_says_what_is_in_the_lane(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:

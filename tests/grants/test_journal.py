@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.grants.cutting import Needed
-from penstock.grants.journal import Journal, JournalWriter, read_journal
+from penstock.grants.journal import Journal, JournalOwnedError, JournalWriter, read_journal
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL, SCALE, SamplePlan, ShedPlan
 from penstock.vocabulary.errors import InvalidInputError
@@ -380,7 +380,7 @@ def test_a_journal_has_one_owner_until_its_process_ends_however_it_does(tmp_path
     with owner.stdin, owner.stdout:
         child = int(owner.stdout.readline())
         with pytest.raises(
-            InvalidInputError, match=r"used by one query at a time; got: reader fraud-1, .* hint"
+            JournalOwnedError, match=r"used by one query at a time; got: reader fraud-1, .* hint"
         ):
             JournalWriter(tmp_path / "plans", "fraud-1", wait_s=0.0)
         JournalWriter(tmp_path / "plans", "fraud-2", wait_s=0.0).close()
@@ -400,6 +400,15 @@ def test_a_journal_that_was_cut_is_still_owned(writer: JournalWriter) -> None:
         JournalWriter(writer.path.parent, "fraud-1", wait_s=0.0)
     writer.close()
     JournalWriter(writer.path.parent, "fraud-1", wait_s=0.0).close()
+
+
+def test_a_journal_that_cannot_be_read_is_not_owned_by_the_process_that_tried(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "fraud-1.jsonl").write_text('{"proposed": {"penstock": 99}}\n')
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="has format") as refused:
+            JournalWriter(tmp_path / "plans", "fraud-1", wait_s=0.0)
+        assert not isinstance(refused.value, JournalOwnedError)
 
 
 def test_a_planner_waits_for_the_one_before_it_to_end(writer: JournalWriter) -> None:

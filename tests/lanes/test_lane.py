@@ -397,7 +397,8 @@ def test_shed_rows_that_the_log_lost_are_refused_once_other_rows_have_their_posi
     first, second, third = shedding.read_journal().logged()
     there = [piece.rows.num_rows for entry in (first, second) for piece in shed_rows(shedding.log, entry)]
     assert there == [10, 50]
-    refusal = f"grant 3 of {READER} ends at position 150, the rows before it are others now; .*--until"
+    way_out = f"--until.*; the lane holds its rows .* until penstock log forget {shedding.log.ref} {READER}$"
+    refusal = f"grant 3 of {READER} ends at position 150, the rows before it are others now; .*{way_out}"
     with pytest.raises(InvalidInputError, match=refusal):
         list(shed_rows(shedding.log, third))
     journal, log = shedding.read_journal(), shedding.log
@@ -415,6 +416,31 @@ def test_a_lane_that_lost_rows_is_listed_with_their_number(shedding: Shedding) -
     found = shedding.store.lane(ended=True)
     assert (found.rows, found.gone, found.lost, found.grants) == (90, 0, 30, (1, 2, 3))
     assert found.last_arrival_s == headers(shedding.log, 0, 50, 100)[0].arrival_max_us / 1e6
+
+
+def test_a_partition_that_lost_rows_before_a_grant_without_rows_there_does_not_matter(tmp_path: Path) -> None:
+    shedding = Shedding(tmp_path, partitions=2, file_bytes=1)
+    shedding.append(50, 1)
+    shedding.grant()
+    for _ in range(2):
+        shedding.append(50, 0)
+    shedding.grant(late={0: 80})
+    shedding.log.trim(0, 50)
+    lose_the_last_append(shedding, 1)
+    found = shedding.store.lane(ended=True)
+    assert (found.rows, found.gone, found.lost) == (80, 50, 0)
+    _, entry = shedding.read_journal().logged()
+    assert sum(piece.rows.num_rows for piece in shed_rows(shedding.log, entry)) == 30
+
+
+@pytest.mark.parametrize("written", ["{", "[]", '{"done": 1}', '{"pending": null, "newer": 1}'])
+def test_progress_that_cannot_be_read_is_refused_with_the_name_of_its_file(
+    shedding: Shedding, written: str
+) -> None:
+    with shedding.store.held():
+        (shedding.store.folder / f"{READER}.json").write_text(written)
+    with pytest.raises(InvalidInputError, match=rf"as this Penstock writes it; got: .*{READER}\.json: "):
+        shedding.store.load(Journal())
 
 
 def test_windows_are_refused_if_kept_rows_of_another_partition_were_lost(tmp_path: Path) -> None:

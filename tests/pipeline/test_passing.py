@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.grants.journal import JournalWriter
-from penstock.grants.offset import Offset
-from penstock.lanes.progress import LaneStore
+from penstock.grants.offset import Books, Offset
+from penstock.lanes.forgetting import forget_reader
+from penstock.lanes.progress import LaneProgress, LaneStore, Stretch
 from penstock.pipeline.run.passing import FOLDER, PassingReaders, forget_killed_runs
+from penstock.pipeline.run.runner import _Running
 from penstock.pipeline.spec.load import load_pipeline
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.streams.embedded.log import EmbeddedLog
@@ -138,7 +141,8 @@ def test_a_stream_that_cannot_be_opened_keeps_no_reader_of_the_others(
     assert names(log) == [READER]
     forget_killed_runs(config)
     assert names(log) == []
-    assert f"reader {READER} is not looked for in stream a: expected: a stream has format" in caplog.text
+    said = f"reader {READER} is not forgotten in stream a: InvalidInputError: expected: a stream has format"
+    assert said in caplog.text
     assert len(list((config.log / FOLDER).glob("*.json"))) == 1, "stream a may know the reader, too"
     broken.unlink()
     forget_killed_runs(config)
@@ -242,6 +246,28 @@ def test_a_journal_is_removed_by_the_next_run_if_the_reader_alone_was_forgotten(
     assert journals(log) == []
 
 
+def test_a_journal_that_forget_has_kept_for_a_backfill_stays_until_the_rows_are_backfilled(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    config, store = pipeline(tmp_path), LaneStore(log.directory, READER)
+    used(log, tmp_path / "run" / "checkpoints" / "count", pinned={0: 10})
+    planner = JournalWriter(log.directory / "plans", READER)
+    offset = Offset(READER, {0: 10}, {0: 20}, grant=11, late={0: 15}, books=Books(admitted=5, late=5))
+    planner.proposed(offset)
+    planner.planned(offset)
+    planner.close()
+    killed_run(tmp_path, config)
+    assert forget_reader(log, READER).startswith("5 rows that it shed are still in the log")
+    for _ in range(2):
+        forget_killed_runs(config)
+        assert journals(log) == [READER]
+    with store.held():
+        store.finish(LaneProgress(), store.journal(), Stretch(1, 11, 11, "here"), 5, 0, {})
+    forget_killed_runs(config)
+    assert journals(log) == []
+    assert not list((config.log / FOLDER).glob("*.json"))
+
+
 def test_while_a_backfill_runs_the_reader_is_forgotten_and_its_journal_is_left_to_the_next_run(
     tmp_path: Path, log: EmbeddedLog
 ) -> None:
@@ -257,10 +283,46 @@ def test_while_a_backfill_runs_the_reader_is_forgotten_and_its_journal_is_left_t
     assert not list((config.log / FOLDER).glob("*.json"))
 
 
+@pytest.mark.parametrize("left", ["{", "[]", "{}"])
 def test_a_mark_that_cannot_be_read_is_warned_of_and_left(
-    tmp_path: Path, log: EmbeddedLog, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, log: EmbeddedLog, caplog: pytest.LogCaptureFixture, left: str
 ) -> None:
     (tmp_path / "log" / FOLDER).mkdir()
-    (tmp_path / "log" / FOLDER / "x.json").write_text("{")
+    (tmp_path / "log" / FOLDER / "x.json").write_text(left)
     forget_killed_runs(pipeline(tmp_path))
     assert "are not forgotten" in caplog.text
+
+
+@pytest.mark.parametrize("written", ["{", '{"pending": null, "newer": 1}'])
+def test_a_lane_that_cannot_be_read_keeps_no_run_from_starting_and_no_other_reader(
+    tmp_path: Path, log: EmbeddedLog, caplog: pytest.LogCaptureFixture, written: str
+) -> None:
+    config = pipeline(tmp_path)
+    used(log, tmp_path / "run" / "checkpoints" / "count")
+    other = EmbeddedLog.create(config.log / "others", pa.schema([("n", pa.int64())]))
+    used(other, tmp_path / "unused")
+    killed_run(tmp_path, config)
+    (log.directory / "lanes").mkdir()
+    (log.directory / "lanes" / f"{READER}.json").write_text(written)
+    forget_killed_runs(config)
+    assert f"reader {READER} is not forgotten in stream numbers: " in caplog.text
+    assert (journals(log), journals(other)) == ([READER], [])
+
+
+def test_a_run_whose_readers_cannot_be_forgotten_releases_its_sinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(passing: PassingReaders) -> None:
+        raise TypeError("a damaged file")
+
+    monkeypatch.setattr(PassingReaders, "end", fails)
+    said: list[str] = []
+    producers = SimpleNamespace(stop=lambda: None)
+    running = _Running(pipeline(tmp_path), tmp_path / "run", None, producers, None, said.append)  # type: ignore[arg-type]
+    sink = SimpleNamespace(close=lambda: said.append("closed"))
+    running.built = [SimpleNamespace(sink=sink)]  # type: ignore[list-item]
+    running.close()
+    assert said == [
+        "readers of this run are not forgotten, the next run tries again: TypeError: a damaged file",
+        "closed",
+    ]

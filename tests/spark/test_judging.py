@@ -14,6 +14,7 @@ from penstock.calibration.judging import (
     Capacity,
     Doubt,
     Judged,
+    TooFewBatchesError,
     doubts_of,
     find_capacity,
     probe_again,
@@ -121,12 +122,24 @@ def test_a_log_that_is_too_short_for_a_later_search_leaves_what_was_found_before
 
     def probe(rows: int) -> Capacity:
         if len(machine.asked) > 4:
-            raise UnmetError("a probe has more than 2 full batches", 1, "fill the stream with more rows")
+            raise TooFewBatchesError("a probe has more than 2 full batches", 1, "fill the stream")
         return machine(rows)
 
     found = find_capacity(probe, LENGTH_S, FULL)
     assert found.doubts == {Doubt.SPEED: "40 %"}
-    with pytest.raises(UnmetError, match="more than 2 full batches"):
+    with pytest.raises(TooFewBatchesError, match="more than 2 full batches"):
+        find_capacity(probe, LENGTH_S, FULL)
+
+
+def test_a_query_that_fails_in_a_later_search_is_no_log_that_is_too_short() -> None:
+    machine = ScriptedMachine(spreads=[0.4] * 100)
+
+    def probe(rows: int) -> Capacity:
+        if len(machine.asked) > 4:
+            raise UnmetError("the probed query runs", "a division by zero", "try it in a plain Spark session")
+        return machine(rows)
+
+    with pytest.raises(UnmetError, match="a division by zero"):
         find_capacity(probe, LENGTH_S, FULL)
 
 
@@ -151,7 +164,7 @@ def test_a_probe_of_an_empty_log_ends_and_says_so(monkeypatch: pytest.MonkeyPatc
     for name in ("open_stream", "read_ungoverned"):
         monkeypatch.setattr(capacity, name, lambda *_: None)
     monkeypatch.setattr(capacity, "batches", lambda reports, log: [])
-    with pytest.raises(UnmetError, match="more than 2 full batches; got: 0"):
+    with pytest.raises(TooFewBatchesError, match="more than 2 full batches; got: 0"):
         capacity.probe(None, "s", lambda *_: IdleQuery(), tmp_path, 1000)  # type: ignore[arg-type, return-value]
 
 

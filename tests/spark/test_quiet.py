@@ -117,6 +117,13 @@ def test_a_process_that_pysparks_daemon_forked_is_hushed_and_no_other(runs: str 
     assert (main.worker is not worker) == hushed
 
 
+def test_a_process_whose_main_module_has_no_spec_at_all_is_left_alone() -> None:
+    main: Any = ModuleType("__main__")
+    del main.__spec__
+    daemon.hush(main)
+    assert not hasattr(main, "worker")
+
+
 IDLE = """
 import sys
 from pathlib import Path

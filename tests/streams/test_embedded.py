@@ -324,6 +324,25 @@ def test_whole_rows_without_an_index_record_are_said_to_be_perhaps_acknowledged(
     assert "unfinished" not in caplog.text
 
 
+@pytest.mark.parametrize("error", [OSError("out of memory"), pa.ArrowInvalid("cannot be mapped")])
+def test_a_file_that_cannot_be_mapped_is_recovered_all_the_same(
+    log: EmbeddedLog, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: str) -> None:
+        raise error
+
+    log.append(rows(1, 2))
+    log.append(rows(*range(3, 13)))
+    log.close()
+    cut_off(log.directory / "p0000" / "index", 1)
+    again = EmbeddedLog(log.directory)
+    with monkeypatch.context() as failing:
+        failing.setattr(pa, "memory_map", fails)
+        assert again.append(rows(50)) == 3
+    assert values_in(again) == [1.0, 2.0, 50.0]
+    assert "of an unfinished append" in caplog.text
+
+
 def test_rows_in_a_file_that_the_index_does_not_know_have_no_index_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

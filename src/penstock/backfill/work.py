@@ -19,9 +19,10 @@ from penstock.backfill.eligibility import check_stateless, check_windows, clear_
 from penstock.backfill.lane_source import all_parts, read_parts, shed_parts
 from penstock.backfill.revisions import LogRevisions, ParquetRevisions, Published, is_staged, stage
 from penstock.grants.journal import Entry, Journal
-from penstock.lanes.lane import readable_rows, shed_of, with_shed_rows
+from penstock.lanes.forgetting import remove_backfilled
+from penstock.lanes.lane import Shed, has_lost_rows, readable_rows, shed_of, with_shed_rows
 from penstock.lanes.progress import LaneProgress, LaneStore, Stretch, find_lanes
-from penstock.lanes.windows import Progress, WindowPlan, Windows, merged, plan_windows
+from penstock.lanes.windows import Progress, WindowPlan, Windows, check_kept_rows, merged, plan_windows
 from penstock.spark.source.metadata import metadata_columns
 from penstock.streams.opening import stream_exists
 from penstock.vocabulary.errors import InvalidInputError
@@ -155,19 +156,18 @@ class _Work:
     def run(self, until_s: float | None, ended: bool, stretch_rows: int) -> Backfilled:
         self._check()
         journal = self.store.journal()
-        state = self.store.load(journal)
-        entries = self.store.undone(journal, ended, until_s)
-        if state.pending is not None:  # grants that were begun are taken whatever `until_s` and `ended` are
-            self._check_pending(state.pending)
-            begun = [e for e in journal.logged() if state.done < e.offset.grant <= state.pending.last]
-            entries = begun + [e for e in entries if e.offset.grant > state.pending.last]
+        state, entries = self._take_up(
+            journal, self.store.load(journal), self.store.undone(journal, ended, until_s)
+        )
         if self.windows is None:
             self._run_stateless(journal, state, entries, stretch_rows)
         else:
             self._run_windowed(journal, state, entries, ended)
         self.store.move_pins(self.store.load(journal).done, self.floor)
-        self.store.cut_journal()
-        return replace(self.report, left=self.store.lane(ended=True).rows)
+        left = self.store.lane(ended=True).rows
+        if not remove_backfilled(self.store):
+            self.store.cut_journal()
+        return replace(self.report, left=left)
 
     def _check(self) -> None:
         """Refuses, before anything is begun, a query or a sink that cannot be backfilled."""
@@ -178,6 +178,44 @@ class _Work:
         else:
             check_windows(self.store.log.schema, results, self.windows)
         self.sink.check(results, self.windows is not None)
+
+    def _take_up(
+        self, journal: Journal, state: LaneProgress, entries: list[Entry]
+    ) -> tuple[LaneProgress, list[Entry]]:
+        """Takes up a backfill that was begun; returns the progress, and the grants that are left to backfill.
+
+        If its results are in the sink or staged, it is finished, even if the log has lost its rows since.
+        Else its grants come first, whatever `until_s` and `ended` are. But if the log has lost their rows,
+        the results can never be computed, and it is given up: nothing of it is in the sink.
+        """
+        pending = state.pending
+        if pending is None:
+            return state, entries
+        self._check_pending(pending)
+        begun = [entry for entry in journal.logged() if state.done < entry.offset.grant <= pending.last]
+        later = [entry for entry in entries if entry.offset.grant > pending.last]
+        if begun and self._has_results(pending):
+            return self._run_stretch(journal, state, begun, None), later
+        if self._lacks_rows(journal, begun):
+            return self.store.give_up(state), entries
+        return state, begun + later
+
+    def _has_results(self, stretch: Stretch) -> bool:
+        """Whether all results of a stretch are published or staged."""
+        reader = self.store.reader
+        staged = self.sink.staging(reader, self.store.folder)
+        return is_staged(staged, reader, stretch) or self.sink.published(reader, stretch) is not None
+
+    def _lacks_rows(self, journal: Journal, entries: Sequence[Entry]) -> bool:
+        """Whether a backfill of some grants is refused, because the log has lost rows that it needs."""
+        try:
+            if self.windows is None:
+                with_shed_rows(self.store.log, journal, entries)
+            else:
+                check_kept_rows(self.store.log, entries)
+        except InvalidInputError:
+            return True
+        return False
 
     def _check_pending(self, pending: Stretch) -> None:
         if (pending.sink, pending.windowed) != (self.sink.name, self.windows is not None):
@@ -265,7 +303,7 @@ class _Work:
         """Makes a group of grants one revision, or finishes the revision that was begun before."""
         stretch = state.pending or self._stretch(group)
         shed = [(entry, shed_of(self.store.log, journal, entry)) for entry in group]
-        rows = sum(readable_rows(self.store.log, entry, each) for entry, each in shed if each.rows)
+        rows = sum(self._run_rows(entry, each) for entry, each in shed if each.rows)
         gone = sum(each.rows for _, each in shed) - rows
         if state.pending is not None or (rows and results is not None):
             state = self.store.begin(state, stretch)
@@ -278,6 +316,11 @@ class _Work:
             file.unlink()
         self.report = replace(self.report, rows=self.report.rows + rows, gone=self.report.gone + gone)
         return state
+
+    def _run_rows(self, entry: Entry, shed: Shed) -> int:
+        """Number of a grant's dropped rows that are run; if the log has lost some since, all of them were."""
+        log = self.store.log
+        return shed.rows if has_lost_rows(log, entry) else readable_rows(log, entry, shed)
 
     def _write(self, stretch: Stretch, results: DataFrame | None) -> Stretch:
         """Brings a stretch's results into the sink, whether they are computed, staged or published."""

@@ -11,7 +11,15 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.calibration.judging import Capacity, Judged, Probe, find_capacity, search, spread
+from penstock.calibration.judging import (
+    Capacity,
+    Judged,
+    Probe,
+    TooFewBatchesError,
+    find_capacity,
+    search,
+    spread,
+)
 from penstock.calibration.measured import Batch, batches
 from penstock.spark.source.ungoverned import Metadata, read_ungoverned
 from penstock.streams.opening import open_stream
@@ -89,7 +97,8 @@ def probe(
         metadata: Metadata columns that the query needs.
 
     Raises:
-        UnmetError: The query fails, or the log has too few rows for a full batch after the warm-up.
+        TooFewBatchesError: The log has too few rows for a full batch after the warm-up.
+        UnmetError: The query fails.
     """
     log, wanted = open_stream(stream), WARM_BATCHES + count
     rows = read_ungoverned(spark, stream, batch_rows, wanted * batch_rows, metadata)
@@ -120,7 +129,7 @@ def _capacity(done: list[Batch]) -> Capacity:
     """The capacity from the end of the last batch of the warm-up to the end of the last full batch."""
     full = [b for b in done if b.rows >= _FULL * done[0].rows]  # the log's last batch may have fewer rows
     if len(full) <= WARM_BATCHES:
-        raise UnmetError(
+        raise TooFewBatchesError(
             f"a probe has more than {WARM_BATCHES} full batches", len(full), "fill the stream with more rows"
         )
     done = full[WARM_BATCHES - 1 :]

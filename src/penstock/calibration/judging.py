@@ -30,6 +30,10 @@ LEAST_GROWTH, MOST_GROWTH = 0.25, 8.0
 """By which factors the rows of a batch change from one probe to the next."""
 
 
+class TooFewBatchesError(UnmetError):
+    """A log has too few rows for a probe of batches of a size; a probe of smaller batches may be possible."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """A probe's result.
@@ -153,7 +157,8 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
         searches: Most searches.
 
     Raises:
-        UnmetError: A probe of the first search could not be made.
+        TooFewBatchesError: The log has too few rows for a probe of the first search.
+        UnmetError: The probed query has failed, in whichever search.
     """
     best: Judged | None = None
     count, most_rows = 0, first_rows
@@ -165,7 +170,7 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
             if not smaller and found.batch_rows > 1:
                 smaller = [probe(found.batch_rows // 2)]
                 count += 1
-        except UnmetError:  # larger batches than the log has rows for: what was found before holds
+        except TooFewBatchesError:  # larger batches than the log has rows for: what was found before holds
             if best is None:
                 raise
             break

@@ -38,6 +38,7 @@ _LANE = (
     "pinned",
     "backfilled",
 )
+_JSON_ONLY = ("grants", "first_arrival_s", "last_arrival_s", "unfinished")
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -174,12 +175,16 @@ def summary(done: Backfilled) -> str:
 
 
 def _list(stores: Sequence[LaneStore], console: Console, json: str | None, ended: bool) -> None:
-    found = [lane_row(store, ended) for store in stores]
-    found = [row for row in found if row["rows"] or row["backfilled"] or row["pinned"]]
+    found = [_row_or_error(store, ended) for store in stores]
+    found = [row for row in found if row["rows"] or row["backfilled"] or row["pinned"] or row["error"]]
     table = Table(*_LANE)
     for row in found:
         table.add_row(*(_shown(row[column]) for column in _LANE))
     console.print(table if found else "nothing in any lane")
+    for row in found:
+        if row["error"]:  # a sentence is too long for a column beside all others
+            said = f"{row['stream']}, {row['reader']}: {row['error']}"
+            console.print(escape(said), highlight=False, soft_wrap=True)
     if json is not None:
         write_json(json, found)
 
@@ -188,6 +193,15 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _row_or_error(store: LaneStore, ended: bool) -> dict[str, Any]:
+    """One lane, or why the lane cannot be read: its files may be damaged in any way."""
+    try:
+        return lane_row(store, ended)
+    except Exception as error:  # one bad lane must not hide the others
+        named = {"stream": store.stream.name, "reader": store.reader}
+        return {**dict.fromkeys((*_LANE, *_JSON_ONLY)), **named, "error": str(error) or repr(error)}
 
 
 def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
@@ -210,4 +224,5 @@ def lane_row(store: LaneStore, ended: bool = False) -> dict[str, Any]:
         "pinned": bool(reader is not None and reader.pinned),
         "backfilled": progress.rows,
         "unfinished": progress.pending is not None,
+        "error": None,
     }

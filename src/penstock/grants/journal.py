@@ -144,6 +144,10 @@ def _take(journal: Journal, line: Mapping[str, Any]) -> None:
         journal.cut = Cut.from_json(line)
 
 
+class JournalOwnedError(InvalidInputError):
+    """Another process owns a journal; in most cases it is the planner of the journal's reader."""
+
+
 class JournalWriter:
     """Appends to the journal of one reader, and holds its lock. Only the reader's planner has a writer.
 
@@ -153,19 +157,24 @@ class JournalWriter:
         wait_s: How long to wait for another owner to end; `WAIT_S` by default.
 
     Raises:
-        InvalidInputError: Another process owns the journal.
+        JournalOwnedError: Another process owns the journal.
+        InvalidInputError: A newer Penstock has written the journal.
     """
 
     def __init__(self, folder: Path, reader: str, wait_s: float | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{reader}.jsonl"
         self._file = _owned(self.path, reader, WAIT_S if wait_s is None else wait_s)
-        for left in folder.glob(f"{self.path.name}.*.new"):
-            left.unlink(missing_ok=True)  # the previous planner was killed while it cut the journal
-        self._recent = _recent(self.path)
         self._looked_bytes = 0
-        if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
-            os.write(self._file, b"\n")
+        try:
+            for left in folder.glob(f"{self.path.name}.*.new"):
+                left.unlink(missing_ok=True)  # the previous planner was killed while it cut the journal
+            self._recent = _recent(self.path)
+            if os.fstat(self._file).st_size:  # a torn last line must not swallow the next one
+                os.write(self._file, b"\n")
+        except BaseException:
+            self.close()  # the lock would last as long as this process
+            raise
 
     def proposed(self, offset: Offset) -> None:
         """Writes a proposed grant; it is on disk when this returns."""
@@ -287,20 +296,28 @@ def _owned(path: Path, reader: str, wait_s: float) -> int:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+            if _has_name(file, path):
                 return file
-            os.close(file)  # the journal was cut just now: another file has its name
+            os.close(file)  # the journal was cut or removed just now
             continue
         except BlockingIOError:
             os.close(file)
         if time.monotonic() >= until_s:
-            raise InvalidInputError(
+            raise JournalOwnedError(
                 "a checkpoint is used by one query at a time",
                 f"reader {reader}, whose plan journal {path} another process owns",
                 "the checkpoint was copied, or its query still runs: stop that query, or use a new "
                 "checkpointLocation",
             )
         time.sleep(LOOK_S)
+
+
+def _has_name(file: int, path: Path) -> bool:
+    """Whether a path still names an open file."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _first_line(file: BinaryIO) -> Journal:

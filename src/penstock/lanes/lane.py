@@ -69,6 +69,8 @@ def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
 def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
     """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
     p, offset = part.partition, entry.offset
+    if part.first >= part.end:
+        return  # rows that the log lost before this place are not the grant's
     check_rows(log, entry, (p,))
     for first, end, is_open in _segments(log, offset, part):
         if is_open and _keeps_whole(entry, p, first):
@@ -98,7 +100,8 @@ def check_rows(log: StreamLog, entry: Entry, partitions: Collection[int] | None 
         {p: offset.end[p] for p in partitions},
         offset.marks,
         f"grant {offset.grant} of {offset.reader} ends",
-        "backfill only rows that arrived earlier (--until)",
+        "backfill only rows that arrived earlier (--until); the lane holds its rows in the log until "
+        f"penstock log forget {log.ref} {offset.reader}",
     )
 
 
@@ -190,7 +193,7 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
-    there = [(entry, shed) for entry, shed in found.values() if not _has_lost_rows(log, entry)]
+    there = [(entry, shed) for entry, shed in found.values() if not has_lost_rows(log, entry)]
     spans = [_arrivals(log, entry.offset) for entry, _ in there]
     return Lane(
         grants=tuple(found),
@@ -204,7 +207,7 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     )
 
 
-def _has_lost_rows(log: StreamLog, entry: Entry) -> bool:
+def has_lost_rows(log: StreamLog, entry: Entry) -> bool:
     """Whether a backfill of the grant would be refused; a list of lanes says so, and has the other grants."""
     try:
         check_rows(log, entry)

@@ -1,6 +1,7 @@
 """How far a shed lane has been backfilled, durably, and the pins that keep the rest of the lane.
 
 <stream>/lanes/<reader>.json   replaced whole; a revision is written here before it is begun
+<stream>/lanes/_removed.json   the highest revision of lanes whose progress was removed
 <stream>/lanes/lock            held by the one backfill of the stream
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.grants.cutting import Needed
-from penstock.grants.journal import Entry, Journal, JournalWriter, read_journal
+from penstock.grants.journal import Entry, Journal, JournalOwnedError, JournalWriter, read_journal
 from penstock.grants.offset import Positions
 from penstock.lanes.lane import Lane, decided, lane, pins_for
 from penstock.streams.files import locked, replace_text
@@ -26,6 +27,9 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError, Unknown
 from penstock.vocabulary.stream_ref import StreamRef
 
 _log = logging.getLogger(__name__)
+
+REMOVED = "_removed.json"
+"""Stands for lanes whose progress was removed. No reader's name begins like this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,14 @@ class LaneStore:
         self.log, self.reader = open_stream(stream), reader
         self.stream = self.log.ref
         self.folder, self.plans = (self.log.state.folder(kind) for kind in ("lanes", "plans"))
-        self._path = self.folder / f"{reader}.json"
+        self._path, self._journal_path = self.folder / f"{reader}.json", self.plans / f"{reader}.jsonl"
 
     def journal(self) -> Journal:
-        return read_journal(self.plans / f"{self.reader}.jsonl")
+        return read_journal(self._journal_path)
+
+    @property
+    def has_journal(self) -> bool:
+        return self._journal_path.exists()
 
     def registered(self) -> Reader | None:
         """The reader in the registry; `None` if it was forgotten."""
@@ -150,6 +158,11 @@ class LaneStore:
         """Saves, before the work, which grants a revision is going to backfill."""
         return self._save(replace(progress, pending=stretch))
 
+    def give_up(self, progress: LaneProgress) -> LaneProgress:
+        """Saves that a backfill that was begun is not finished; its revision stays unused."""
+        begun = 0 if progress.pending is None else progress.pending.revision
+        return self._save(replace(progress, pending=None, revision=max(progress.revision, begun)))
+
     def finish(
         self,
         progress: LaneProgress,
@@ -183,14 +196,32 @@ class LaneStore:
         return Needed(positions, progress.done, progress.done_offset, progress.pending is not None)
 
     def cut_journal(self) -> None:
-        """Cuts the journal of a query that does not run; a running planner cuts its own journal."""
-        with suppress(InvalidInputError):
+        """Cuts the journal of a query that does not run; a running planner cuts its own journal.
+
+        The lock of the stream's backfills is held. The reader may have been forgotten before it was.
+        """
+        if not self.has_journal:
+            return
+        with suppress(JournalOwnedError):
             writer = JournalWriter(self.plans, self.reader, wait_s=0.0)
             try:
                 if writer.is_long:
                     writer.cut(self.needed())
             finally:
                 writer.close()
+
+    def remove(self, owned: JournalWriter) -> None:
+        """Removes a reader's journal, then the lane's progress; the lock of the stream's backfills is held.
+
+        A crash in between leaves progress without a journal. The other way round, it would leave backfilled
+        grants to be backfilled again. The highest revision stays known, because a log stream does not tell
+        which revisions it has.
+        """
+        if self._path.exists():
+            kept = LaneProgress(revision=self.next_revision() - 1)
+            replace_text(self.folder / REMOVED, json.dumps(asdict(kept)))
+        owned.remove()
+        self._path.unlink(missing_ok=True)
 
     def move_pins(self, done: int, floor: Positions) -> None:
         """Pins what is left of the lane, so that all earlier rows can be trimmed.
@@ -220,9 +251,16 @@ class LaneStore:
 def _load(path: Path) -> LaneProgress:
     if not path.exists():
         return LaneProgress()
-    stored = json.loads(path.read_text())
-    pending = stored.pop("pending")
-    return LaneProgress(**stored, pending=None if pending is None else Stretch(**pending))
+    try:
+        stored = json.loads(path.read_text())
+        pending = stored.pop("pending")
+        return LaneProgress(**stored, pending=None if pending is None else Stretch(**pending))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(
+            "the progress of a lane is as this Penstock writes it",
+            f"{path}: {error!r}",
+            "the file is damaged or of a newer Penstock; without it, the whole lane is backfilled again",
+        ) from None
 
 
 def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
@@ -255,5 +293,9 @@ def find_lanes(root: str | Path, name: str | None = None) -> list[LaneStore]:
         known = {re.sub(r"-[0-9a-f]{12}$", "", store.reader) for store in found}
         raise UnknownNameError("a query or reader of the log", name, known)
     if not chosen:
-        raise InvalidInputError("a lane has a plan journal", f"no journal in {root}", "run its query first")
+        raise InvalidInputError(
+            "a lane has a plan journal",
+            f"no journal in {root}",
+            "run its query first; a run's journal is removed once its lane is backfilled",
+        )
     return chosen

@@ -134,6 +134,12 @@ class WindowPlan:
     open_from: dict[int, int]
 
 
+def check_kept_rows(log: StreamLog, entries: Iterable[Entry]) -> None:
+    """Refuses grants if the log has lost rows before their ends: windows need the kept rows, too."""
+    for entry in entries:
+        check_rows(log, entry, entry.offset.end)
+
+
 def plan_windows(
     log: StreamLog,
     journal: Journal,
@@ -159,8 +165,7 @@ def plan_windows(
     Raises:
         InvalidInputError: The log has lost rows that it had before one of the grants' ends.
     """
-    for entry in entries:  # all partitions, because windows need the kept rows of all earlier grants, too
-        check_rows(log, entry, entry.offset.end)
+    check_kept_rows(log, entries)
     by_grant = []
     for i, entry in enumerate(entries[:taken]):
         progress("looking for touched windows", i, len(entries))

@@ -40,7 +40,7 @@ def hush(main: ModuleType) -> None:
     Args:
         main: The module that the process runs. The daemon looks its `worker` up anew for each task.
     """
-    if getattr(main.__spec__, "name", None) == _DAEMON:
+    if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
         main.worker = quiet(main.worker)  # type: ignore[attr-defined]
 
 

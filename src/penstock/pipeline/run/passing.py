@@ -23,7 +23,6 @@ from pathlib import Path
 from penstock.lanes.forgetting import is_known, retire_reader
 from penstock.pipeline.spec.pipeline import PipelineConfig
 from penstock.streams.opening import load_stream, streams_in
-from penstock.vocabulary.errors import PenstockError
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +78,9 @@ def forget_killed_runs(config: PipelineConfig) -> None:
     for mark in sorted((config.log / FOLDER).glob("*.json")):
         try:
             _forget_killed(config.log, mark, mine)
-        except (OSError, ValueError, KeyError, PenstockError) as error:
-            _log.warning("readers of an earlier run (%s) are not forgotten: %s", mark, error)
+        except Exception as error:  # what an earlier run has left must not keep this one from starting
+            why = type(error).__name__
+            _log.warning("readers of an earlier run (%s) are not forgotten: %s: %s", mark, why, error)
 
 
 def _forget_killed(log: Path, mark: Path, mine: set[str]) -> None:
@@ -115,16 +115,17 @@ def _retire(log: Path, checkpoints: list[str], wait_s: float | None) -> bool:
 def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
     """Forgets a reader in each stream after its planner has ended, with its journal if no lane needs it.
 
-    A stream that cannot be opened may know the reader, too. Such a stream is left to the next run.
+    A stream that cannot be opened may know the reader, too. Such a stream is left to the next run, and so is
+    a lane whose files are damaged.
     """
     all_done = True
     for place in streams_in(log):
         try:
             stream = load_stream(place)
-        except PenstockError as error:  # one broken stream must not keep readers of the others
-            _log.warning("reader %s is not looked for in stream %s: %s", reader, place.name, error)
-            all_done = False
-            continue
-        if is_known(stream, reader) and not retire_reader(stream, reader, wait_s):
+            if is_known(stream, reader) and not retire_reader(stream, reader, wait_s):
+                all_done = False
+        except Exception as error:  # one broken stream or lane must not keep readers of the others
+            why = type(error).__name__
+            _log.warning("reader %s is not forgotten in stream %s: %s: %s", reader, place.name, why, error)
             all_done = False
     return all_done

@@ -40,7 +40,7 @@ from penstock.spark.beside import importable
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import not_ready, start_in_turn, too_late, was_late
 from penstock.spark.session import pipeline_session
-from penstock.vocabulary.errors import PenstockError, UnmetError
+from penstock.vocabulary.errors import UnmetError
 from penstock.vocabulary.status import Status
 
 STATUS_EVERY_S = 1.0
@@ -374,8 +374,9 @@ class _Running:
             self.flow.stop()
         try:
             self._passing.end()
-        except (OSError, PenstockError) as error:
-            self._note(f"readers of this run are not forgotten, the next run tries again: {error}")
+        except Exception as error:  # files of a lane may be damaged; sinks are closed all the same
+            why = f"{type(error).__name__}: {error}"
+            self._note(f"readers of this run are not forgotten, the next run tries again: {why}")
         for built in self.built:
             if built.sink is not None:
                 built.sink.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -84,18 +85,17 @@ def _unknown(segments: int, whole_bytes: int) -> str:
 
 
 def _whole_segments(path: Path, start: int) -> tuple[int, int]:
-    """Number and bytes of the whole segments that follow one another in a data file from a place on."""
+    """Number and bytes of the whole segments that follow one another in a data file from a place on.
+
+    They are counted for a warning only, so a file that cannot be mapped has none.
+    """
     count, size = 0, 0
-    with pa.memory_map(str(path)) as file:
+    with suppress(EOFError, OSError, pa.ArrowException), pa.memory_map(str(path)) as file:
         file.seek(start)
-        while True:
-            try:
-                message = pa.ipc.read_message(file)
-            except (EOFError, OSError, pa.ArrowException):  # the file's end, half a segment, or other bytes
-                return count, size
-            if message.type != "record batch":
-                return count, size
+        # an error is the file's end, half a segment, or other bytes
+        while pa.ipc.read_message(file).type == "record batch":
             count, size = count + 1, file.tell() - start
+    return count, size
 
 
 def _is_good(folder: Path, record: np.ndarray, trimmed: int) -> bool:
