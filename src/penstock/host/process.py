@@ -1,7 +1,7 @@
 """The control plane as a process: starts an engine and its server, and ends with its driver. No Spark.
 
-`python -m penstock.host.process` reads its start-up message (one JSON line: address, configuration, run
-directory) from standard input and lives until that is closed, so that it never outlives the driver.
+`python -m penstock.host.process` reads its start-up message from standard input: one JSON line with address,
+configuration and run directory. The process ends when standard input closes, so it never outlives the driver.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
     """Serves a control plane until a signal, or until a stream ends.
 
     Args:
-        start: Its start-up message: address, config, run, record, memory.
-        until: Lives as long as the driver does.
+        start: The start-up message: address, config, run, record, memory.
+        until: A stream that ends when the driver does, however the driver ends.
     """
     config = FlowConfig.from_json(start["config"])
     recorder = None
