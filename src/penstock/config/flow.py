@@ -20,10 +20,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -37,6 +39,7 @@ from penstock.config.mistakes import (
     refused,
     unknown_name,
 )
+from penstock.config.old_keys import OLD, say_old_capacity
 from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
 from penstock.config.shed_settings import SampleSettings, ShedSettings
 from penstock.config.shedding import AnyShed
@@ -248,15 +251,29 @@ class CapacityConfig(Part):
     """How the classes divide the capacity."""
 
     policy: str = Field("dilos", description="dilos, cqc, absolute, hybrid or strict")
-    reserve_fraction: float = Field(
-        0.05, ge=0, le=1, description="part of its own share that a class keeps beyond its load, e.g. 0.05"
-    )
     every_s: Seconds | None = Field(
         None, alias="every", description="how often it is divided anew; none: a quarter of the least target"
     )
-    batches: Literal["full", "eager"] = Field(
-        "full", description="full waits until a batch is worth its fixed cost, eager for one row"
+    reserve_fraction: float | None = Field(
+        None, ge=0, le=1, description="old: leave it out", json_schema_extra=OLD
     )
+    batches: Literal["full", "eager"] | None = Field(
+        None, description="old: leave it out", json_schema_extra=OLD
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_old(cls, raw: object, info: ValidationInfo) -> object:
+        say_old_capacity(raw, info)
+        return raw
+
+    @model_serializer(mode="wrap")
+    def _without_old(self, others: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = others(self)
+        for name in ("reserve_fraction", "batches"):
+            if values.get(name, ...) is None:  # another process would take it for written
+                del values[name]
+        return values
 
     @field_validator("policy")
     @classmethod
@@ -267,8 +284,9 @@ class CapacityConfig(Part):
 
     def build_policy(self) -> CapacityPolicy:
         """The policy; fixed quotas (cqc) have no reserve."""
-        settings = {} if self.policy == "cqc" else {"reserve_fraction": self.reserve_fraction}
-        return capacity_policy(self.policy, **settings)
+        if self.policy == "cqc" or self.reserve_fraction is None:
+            return capacity_policy(self.policy)
+        return capacity_policy(self.policy, reserve_fraction=self.reserve_fraction)
 
 
 FlowT = TypeVar("FlowT", bound="FlowConfig")

@@ -39,6 +39,9 @@ class Tuning:
     """The number of batches that run at once is averaged over this time."""
 
     # -- when a batch is worth starting -----------------------------------------------------------
+    eager: bool = False
+    """Whether a batch is worth starting as soon as one row waits. Benches set it, for rounds in which every
+    query has a turn."""
     worth_at: float = 0.5
     """If no other query has work, a batch is worth starting when its oldest row would be done after this part
     of the target."""

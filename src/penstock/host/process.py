@@ -13,18 +13,23 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.config.flow import FlowConfig
 from penstock.control.core.engine import Engine
 from penstock.control.core.status import closing_report
+from penstock.control.tuning import TUNING, Tuning
 from penstock.host.memory import read_costs
 from penstock.host.server import LINE_BYTES, ControlServer, now
 from penstock.policies.load.base import describe_manager
 from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now
 from penstock.record.rundir import RunDirectory
+
+TUNING_VARIABLE = "PENSTOCK_TUNING"
+"""Environment variable with changed figures of `Tuning`, as a JSON object. Benches set it; no user need."""
 
 
 async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:
@@ -42,7 +47,7 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
         run = RunDirectory.create(start["run"], record, limit_bytes=config.record_bytes)
         recorder = LiveRecorder(run)
     memory = Path(start["memory"]) if start.get("memory") else None
-    engine = Engine(config, now(), None if memory is None else read_costs(memory))
+    engine = Engine(config, now(), None if memory is None else read_costs(memory), tuning())
     if recorder is not None:
         recorder.follow(lambda: {n: manager_now(cls.cycle.manager) for n, cls in engine.classes.items()})
     server = ControlServer(start["address"], engine, recorder, memory)
@@ -62,6 +67,11 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
             watching.cancel()
         if recorder is not None:
             recorder.finish(closing_report(engine, now()))
+
+
+def tuning() -> Tuning:
+    """Returns the figures of the control plane, with the changes of a bench."""
+    return replace(TUNING, **json.loads(os.environ.get(TUNING_VARIABLE, "{}")))
 
 
 async def _start() -> None:

@@ -38,7 +38,8 @@ class Classes(Mapping[str, GovernedClass]):
         self.capacity = Redistribution(
             config.capacity.build_policy(), list(config.query_classes().values()), every=1
         )
-        self.scheduler = Scheduler(self.capacity, config.capacity.batches == "eager", guard, tuning)
+        eager = tuning.eager or config.capacity.batches == "eager"  # the second is an old key
+        self.scheduler = Scheduler(self.capacity, eager, guard, tuning)
         self._governed: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
             self._governed[name] = self.govern(name, cls, ClassPlant(cls.query_class(name), at.timer_s))
