@@ -10,7 +10,6 @@ classes:
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -50,13 +49,12 @@ from penstock.policies.quality.sic import STW_S
 from penstock.policies.shedding import Shedder
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
 from penstock.vocabulary.model import LOAD_MANAGER_NAMES, QueryClass
+from penstock.vocabulary.names import is_word
 
 HINT = "see docs/ and examples/pipelines"
 
 _SOCKET_PATH_BYTES = 107
 """Linux's sun_path has 108 with its closing zero; a longer one fails only when the socket is bound."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def located_text(value: str, info: ValidationInfo) -> str:
@@ -89,7 +87,7 @@ Directory = Annotated[Path, BeforeValidator(_local)]
 
 def checked_name(name: str) -> str:
     """A name that files, tables and command lines can have."""
-    if not _NAME.fullmatch(name):
+    if not is_word(name):
         raise refused("must have a name of letters, digits, _ and -", repr(name), "for example gold")
     return name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import uuid
@@ -37,12 +36,12 @@ from penstock.streams.opening import stream_exists, streams_in
 from penstock.streams.protocol import ORIGIN
 from penstock.streams.starting import Starting, check_starting
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.names import is_file_name
 from penstock.vocabulary.status import ClassStatus, Status
 
 _log = logging.getLogger(__name__)
 
 MOST_LETTERS = 64
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
 STARTING_S = 15.0
 """`stop` waits this long for a query that was just started to ask for rows, or for Spark to give up on it. If
 a query is stopped before its source's Python process has connected, that process prints a traceback."""
@@ -403,7 +402,7 @@ class Flow:
 
 def _check_name(query: str) -> None:
     """Refuses a query's name that cannot be part of a reader's id, which is a file name in the log."""
-    if not _NAME.fullmatch(query):
+    if not is_file_name(query, MOST_LETTERS):
         raise InvalidInputError(
             f"a query's name is up to {MOST_LETTERS} letters, digits, dots, dashes and underscores",
             repr(query),
