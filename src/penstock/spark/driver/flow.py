@@ -22,7 +22,8 @@ from penstock.config.flow import FlowConfig, load_flow_config
 from penstock.config.old_shedding import both_changes
 from penstock.control.state.sharing import RUNNING
 from penstock.host.client import ControlClient, ControlSilentError
-from penstock.spark.driver.agent import Agent, ControlProcess, sources_of, tokens_of
+from penstock.spark.driver.agent import Agent, ControlProcess, tokens_of
+from penstock.spark.driver.catalyst import check_version, sources_of
 from penstock.spark.driver.shared import check_shared
 from penstock.spark.driver.starting import await_question, start_in_turn, too_late, was_late
 from penstock.spark.idle import register_source
@@ -68,6 +69,7 @@ class Flow:
 
     def __init__(self, spark: SparkSession, config: FlowConfig) -> None:
         adopt_session(spark)
+        check_version(spark.version)
         self.spark, self.config = spark, config
         register_source(spark, PenstockSource)
         self._names: set[str] = set()
