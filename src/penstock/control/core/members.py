@@ -1,4 +1,4 @@
-"""Who is there: readers join and leave, queries are remembered for a while, shared streams have owners."""
+"""Readers that have joined, queries that run or ended recently, and the owners of shared streams."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Members:
         self.past = Past()
         self.shared = SharedStreams()
         self.forbidden: dict[str, tuple[str, str, str]] = {}
-        """By token or reader, the error that its next question gets: rule, got, hint."""
+        """By token or reader, the error for its next question: rule, got, hint."""
         self.expected: dict[Hashable, tuple[str, Positions]] = {}
-        """By connection, the stream of a reader that is about to join, and where the reader stands."""
+        """By connection of a reader that is about to join, the id of its stream and its positions."""
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.remembered: dict[str, QueryCost] = {}
-        """By query that has not joined yet, what an earlier control plane learned of its cost."""
+        """By query that has not joined yet, the cost that an earlier control plane learned."""
         self._by_class: dict[str, list[Query]] = {}
 
     # -- looking --------------------------------------------------------------------------------
