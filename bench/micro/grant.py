@@ -53,7 +53,7 @@ SHARED = "shared"
 MILLION, MANY_PARTITIONS = 1_000_000, 64
 FIRST_GRANTS = 50
 """So many grants of the bed with a million segments are first ones of a query: all segments wait for it."""
-NO_OVERLAP = replace(TUNING, overlap_fixed=-1.0, guessed_overlap_fixed=-1.0)
+NO_OVERLAP = replace(TUNING, eager=True, overlap_fixed=-1.0, guessed_overlap_fixed=-1.0)
 """A batch may begin beside another one when that one is a whole fixed cost overdue: here none ever is."""
 
 
@@ -217,7 +217,7 @@ def _config(queries: int) -> FlowConfig:
         name: {"target": f"{rounds * round_s:.3f}s", "priority": priority}
         for name, (rounds, priority) in CLASSES.items()
     }
-    return load_flow_config({"log": "logs", "classes": classes, "capacity": {"batches": "eager"}})
+    return load_flow_config({"log": "logs", "classes": classes})
 
 
 def _learned() -> QueryCost:

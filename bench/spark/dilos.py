@@ -18,10 +18,12 @@ from penstock.control.measure.delays import stats
 from penstock.spark.driver.flow import Flow
 from penstock.vocabulary.errors import PenstockError
 
-from .rig import Rig, median, spread
+from .rig import Rig, median, spread, tuned
 from .twelve import PRIORITIES, Costs, Running, idle_round_s, measure_kinds, start_all, streams
 
 CASES = ("none", "common", "separate", "dilos", "sharing")
+FIXED = ("none", "separate")
+"""Cases with fixed quotas. In these cases a batch starts as soon as one row waits."""
 ROUNDS, LEAST_S = 20.0, 60.0
 HEAP = "6g"
 """With 2 GB, full collections stopped all twelve queries for 0.4 s every 45 s."""
@@ -94,15 +96,15 @@ def _config(costs: Costs, case: str) -> dict[str, Any]:
         # for all queries, where Deadline decides with each grant
         return {"classes": {"all": {"target": min(targets.values()), "manager": "aloma"}}}
     classes = {cls: {"target": targets[cls], "priority": weight} for cls, weight in PRIORITIES.items()}
-    fixed = {"policy": "cqc", "batches": "eager"}
-    return {"classes": classes, "capacity": fixed if case in ("none", "separate") else {"policy": "dilos"}}
+    return {"classes": classes, "capacity": {"policy": "cqc" if case in FIXED else "dilos"}}
 
 
 def _run_case(rig: Rig, costs: Costs, case: str) -> dict[str, Outcome]:
     measured_s = max(LEAST_S, ROUNDS * costs.round_s)
     settle_s = max(SETTLE_S, SETTLE_ROUNDS * costs.round_s)
     root, logs = streams(rig, costs.rates(), READY_S + settle_s + measured_s + 30.0)
-    with penstock.attach(rig.spark, {"log": root, **_config(costs, case)}) as flow:
+    config = {"log": root, **_config(costs, case)}
+    with tuned(eager=case in FIXED), penstock.attach(rig.spark, config) as flow:
         flow.set_shedding(case != "none")
         running = start_all(rig, flow, case == "sharing", case == "common")
         for log in logs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import statistics
@@ -23,6 +24,7 @@ import penstock
 from penstock.calibration.capacity import Start, find_batch_rows, probe, stop_quietly, warm_up
 from penstock.calibration.judging import Capacity
 from penstock.calibration.measured import Batch, batches, delays, rows_in_time
+from penstock.host.process import TUNING_VARIABLE
 from penstock.spark.driver.flow import Flow
 from penstock.spark.driver.starting import start_in_turn
 from penstock.spark.source.ungoverned import read_ungoverned
@@ -215,6 +217,16 @@ class Rig:
             raise RuntimeError(str(error))
         reports = [dict(report) for report in query.recentProgress]
         return Cell(batches(reports, log), from_s, until_s, offered, cpu_s, status)
+
+
+@contextlib.contextmanager
+def tuned(**figures: Any) -> Iterator[None]:
+    """Control planes that start inside have other figures, see `penstock.control.tuning`."""
+    os.environ[TUNING_VARIABLE] = json.dumps(figures)
+    try:
+        yield
+    finally:
+        del os.environ[TUNING_VARIABLE]
 
 
 def cpu_seconds() -> float:

@@ -27,7 +27,7 @@ from penstock.streams.producing.schedule import schedule_constant
 from penstock.streams.protocol import ORIGIN
 from penstock.vocabulary.errors import PenstockError
 
-from .rig import SEGMENT_ROWS, Rig, pool_rows
+from .rig import SEGMENT_ROWS, Rig, pool_rows, tuned
 
 PRIORITIES = {"class1": 6.0, "class2": 3.0, "class3": 1.0}
 TARGET_ROUNDS = {"class1": 1.5, "class2": 2.0, "class3": 2.5}
@@ -155,8 +155,8 @@ def measure_kinds(rig: Rig) -> tuple[dict[str, float], dict[str, float]]:
 def idle_round_s(rig: Rig) -> float:
     """Starts all twelve in one class and nearly without load; each has a turn a round."""
     root, logs = streams(rig, dict.fromkeys(STREAMS, IDLE_PER_S), IDLE_S)
-    config = {"classes": {"all": {"target": IDLE_S}}, "capacity": {"policy": "cqc", "batches": "eager"}}
-    with penstock.attach(rig.spark, {"log": root, **config}) as flow:
+    config = {"classes": {"all": {"target": IDLE_S}}, "capacity": {"policy": "cqc"}}
+    with tuned(eager=True), penstock.attach(rig.spark, {"log": root, **config}) as flow:
         flow.set_shedding(False)
         running = start_all(rig, flow, sharing=False, one_class=True)
         for log in logs:

@@ -18,10 +18,9 @@ from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.selection import grant_books, select
-from penstock.pipeline.spec.windows import SqlWindow, interval_s, window_in
+from penstock.pipeline.spec.windows import SqlWindow, window_in
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.registry import ReaderRegistry
-from penstock.vocabulary.errors import InvalidInputError
 
 SCHEMA = pa.schema([("device", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 READER = "counts-0123456789ab"
@@ -146,12 +145,6 @@ def test_what_is_wrong_is_said_in_one_line(
 )
 def test_the_windows_of_a_query_are_told_by_its_sql(sql: str, window: SqlWindow | None) -> None:
     assert window_in(sql) == window
-
-
-@pytest.mark.parametrize("text", ["1 month", "soon", "10", ""])
-def test_an_interval_without_a_fixed_length_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="an interval of fixed length"):
-        interval_s(text)
 
 
 def test_the_summary_says_what_is_gone_and_what_stays() -> None:

@@ -87,8 +87,6 @@ def test_a_name_is_short_for_a_mapping_and_a_sample_is_the_default() -> None:
         ({"by": "window", "size": 1, "colum": "at"}, "got: 'colum'; hint: did you mean 'column'"),
         ({"by": "random", "size": 1}, "a key of the flow, classes.gold.shed must be one of by, otherwise;"),
         ({"by": "balance-sic", "projection": "x"}, r"shed\.projection must be true or false; got: 'x'"),
-        ({"by": "key", "within": "class", "buckets": 1}, r"shed\.buckets must be at least 2; got: 1"),
-        ({"by": "key", "buckets": 64}, r"shed\.buckets is a setting within the class alone; got: 64"),
         ({"by": "key", "otherwise": "row"}, r"shed\.otherwise is a setting within .*; got: row; hint: add"),
         ({"by": "oldest", "within": "clas"}, r"shed\.within must be one of class, query; got: 'clas'"),
         ({"by": "random", "otherwise": "random"}, r"shed\.otherwise must be one of key, oldest, row, .*"),
@@ -121,9 +119,9 @@ def test_settings_reach_the_shedder() -> None:
     shedder = gold({"by": "balance-sic", "projection": False}).build_shedder(seed=0)
     assert shedder is not None
     assert shedder.config.projection is False  # type: ignore[attr-defined]
-    cohort = gold({"by": "key", "within": "class", "buckets": 64}).build_shedder(seed=7)
+    cohort = gold({"by": "key", "within": "class"}).build_shedder(seed=7)
     assert cohort is not None
-    assert (cohort.config.buckets, cohort.seed) == (64, 7)  # type: ignore[attr-defined]
+    assert cohort.seed == 7  # type: ignore[attr-defined]
 
 
 def test_a_window_is_over_the_column_named_else_the_streams_own_else_arrival() -> None:

@@ -6,6 +6,7 @@ A micro-batch takes 0.15 s + 20 us a row. Capacity is what a filled log gives in
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -343,8 +344,8 @@ def test_what_if_says_from_measured_costs_what_classes_need_and_what_is_free(vir
 
 def test_eager_batches_are_many_and_small(virtual: Lab) -> None:
     batches = {}
-    for kind in ("full", "eager"):
-        cluster = virtual(gold(), capacity={"batches": kind})
+    for kind, tuning in (("full", TUNING), ("eager", replace(TUNING, eager=True))):
+        cluster = virtual(gold(), tuning=tuning)
         query = cluster.add("q", "gold", virtual.stream(cluster, 0.3 * capacity_per_s(virtual)))
         cluster.run(15.0)
         batches[kind] = len(query.batches)

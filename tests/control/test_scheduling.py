@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,9 +264,8 @@ def test_rows_that_are_far_too_old_are_said_once(tmp_path: Path, caplog: pytest.
 
 
 def test_what_waits_is_not_looked_at_while_there_is_no_turn_to_be_had(virtual: Any) -> None:
-    cluster = virtual(
-        {"first": {"target": 600.0}, "second": {"target": 600.0}}, capacity={"batches": "eager"}
-    )
+    classes = {"first": {"target": 600.0}, "second": {"target": 600.0}}
+    cluster = virtual(classes, tuning=replace(TUNING, eager=True))
     slow, log = virtual.machine(fixed_s=5.0), virtual.stream(cluster, 1000.0, 60.0)
     cluster.add("first", "first", log, slow)
     cluster.run(1.0)

@@ -7,9 +7,11 @@ the control plane, which its name says. All numbers are chosen so that this part
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock.control.core.events import ChangeClass, RemoveClass, SetShedding
+from penstock.control.tuning import TUNING
 from penstock.sim.microbatch import Lab, Machine, Point, VirtualCluster
 from penstock.streams.producing.schedule import Schedule, schedule_constant, schedule_from_counts
 
@@ -151,7 +153,7 @@ for _name in ("dilos", "cqc", "absolute", "hybrid", "strict"):
 
 @scenario
 def eager_batches(lab: Lab, make: Make) -> VirtualCluster:
-    return one(lab, make, 0.3, 8.0, flow={"capacity": {"batches": "eager"}})
+    return one(lab, make, 0.3, 8.0, flow={"tuning": replace(TUNING, eager=True)})
 
 
 def _slots(name: str, slots: int, machine: Machine) -> None:

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ import pytest
 from tests.waits import PATIENCE_S, until
 
 from penstock.config.flow import load_flow_config
+from penstock.control.tuning import TUNING
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import KEEP_ALL
 from penstock.host.client import ControlClient, ControlSilentError, peer_user
 from penstock.host.holding import HOLD_S, LONGEST_HOLD_S, QUESTIONS_PER_S, hold_s
-from penstock.host.process import serve
+from penstock.host.process import TUNING_VARIABLE, serve, tuning
 from penstock.host.server import ControlServer
 from penstock.record.parts import all_parts
 from penstock.record.reading import read_run
@@ -382,6 +384,12 @@ def test_a_file_at_the_address_is_refused_and_not_removed(tmp_path_factory: pyte
     assert "a path of its own" in done.stderr
     assert "Traceback" not in done.stderr
     assert (folder / "data.parquet").read_text() == "rows"
+
+
+def test_a_bench_changes_figures_of_its_control_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuning() == TUNING
+    monkeypatch.setenv(TUNING_VARIABLE, '{"eager": true}')
+    assert tuning() == replace(TUNING, eager=True)
 
 
 def test_a_socket_that_a_killed_control_plane_left_is_replaced(

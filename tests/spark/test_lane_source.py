@@ -11,7 +11,7 @@ import pytest
 from tests.spark.test_backfill import READER, WINDOWS, Shedding
 
 import penstock
-from penstock.backfill.lane_source import LaneReader, LaneTask, Part, read_parts, read_task, shed_parts
+from penstock.backfill.lane_source import LanePart, LaneReader, LaneTask, read_parts, read_task, shed_parts
 from penstock.backfill.work import backfill
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Offset
@@ -43,7 +43,7 @@ def read(task: LaneTask) -> pa.Table:
 def test_windows_that_are_computed_anew_have_an_exact_estimate(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "s", SCHEMA) as log:
         log.append(pa.record_batch(rows(), schema=SCHEMA))
-    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL)], {}, METADATA, "at", ([20], [60])))
+    found = read(LaneTask(str(tmp_path / "s"), [LanePart(ALL)], {}, METADATA, "at", ([20], [60])))
     assert found.column("v").to_pylist() == list(range(20, 60))
     assert found.column(DRAWN).to_pylist() == [EXACT] * 40
     assert set(found.column("_weight").to_pylist()) == set(found.column(KEPT).to_pylist()) == {1.0}
@@ -57,7 +57,7 @@ def test_what_a_grant_dropped_was_not_drawn_either(tmp_path: Path) -> None:
     with EmbeddedLog.create(tmp_path / "s", SCHEMA) as log:
         log.append(pa.record_batch(rows(), schema=SCHEMA))
         kept = {v for piece in read_range(log, plan, ALL) for v in piece.rows.column("v").to_pylist()}
-    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL, 1)], {1: Entry(offset, 1)}, METADATA))
+    found = read(LaneTask(str(tmp_path / "s"), [LanePart(ALL, 1)], {1: Entry(offset, 1)}, METADATA))
     assert 0 < found.num_rows < 100
     assert set(found.column("v").to_pylist()) == set(range(100)) - kept
     assert found.column(DRAWN).to_pylist() == [EXACT] * found.num_rows
@@ -68,7 +68,7 @@ def test_what_the_writer_of_a_shared_stream_had_sampled_stays_without_an_interva
     with EmbeddedLog.create(tmp_path / "s", SCHEMA, LogConfig(origin=True)) as log:
         origin = [pa.array(values) for values in ([0.01] * 100, weights, [0.5] * 100)]
         log.append(pa.RecordBatch.from_arrays([*rows(), *origin], schema=log.append_schema))
-    found = read(LaneTask(str(tmp_path / "s"), [Part(ALL)], {}, METADATA, "at", ([0], [100])))
+    found = read(LaneTask(str(tmp_path / "s"), [LanePart(ALL)], {}, METADATA, "at", ([0], [100])))
     assert [drawn["known"] for drawn in found.column(DRAWN).to_pylist()] == [w == 1.0 for w in weights]
     assert found.column("_weight").to_pylist() == weights
     assert set(found.column(KEPT).to_pylist()) == {0.5}, "the backfill adds what was shed here, not there"

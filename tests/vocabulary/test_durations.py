@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.vocabulary.durations import parse_duration_s
+from penstock.vocabulary.durations import parse_duration_s, parse_interval_s
 from penstock.vocabulary.errors import InvalidInputError
 
 
@@ -49,3 +49,23 @@ def test_a_moment_may_be_zero_where_a_duration_may_not() -> None:
     assert parse_duration_s("0s", allow_zero=True) == 0.0
     with pytest.raises(InvalidInputError, match="must be 0 or a positive number"):
         parse_duration_s(-1, allow_zero=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("10 seconds", 10.0),
+        ("1 second", 1.0),
+        ("INTERVAL 1 hour 30 minutes", 5400.0),
+        ("500 milliseconds", 0.5),
+        ("2 WEEKS 1 day", 1_296_000.0),
+    ],
+)
+def test_an_interval_of_spark_sql_is_seconds(written: str, seconds: float) -> None:
+    assert parse_interval_s(written) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("written", ["", "1 month", "soon", "10", "seconds", "1.5 seconds", "10 seconds and"])
+def test_an_interval_without_a_fixed_length_is_refused(written: str) -> None:
+    with pytest.raises(InvalidInputError, match="a window's length is an interval of fixed length; got: "):
+        parse_interval_s(written)

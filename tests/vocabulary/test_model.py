@@ -126,9 +126,10 @@ def test_a_missing_extra_says_what_to_install() -> None:
     error = MissingExtraError("the simulated plant", "numba", "sim")
     assert isinstance(error, PenstockError)
     assert str(error) == (
-        "the simulated plant needs the package 'numba', which is not installed; "
+        "expected: the simulated plant needs the package 'numba'; got: a Python without this package; "
         "hint: pip install 'penstock[sim]'"
     )
+    assert (error.got, error.hint) == ("a Python without this package", "pip install 'penstock[sim]'")
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def draw(seed: int, seconds: float = 20.0) -> Case:
         "slots": int(random.integers(1, 3)),
         "capacity": {
             "policy": str(random.choice(list(CAPACITY_POLICIES))),
-            "batches": str(random.choice(["full", "eager"])),
         },
+        "eager": bool(random.choice([False, True])),
         "trim": "trim" in features,
         "seed": seed % 2**31,
         "fail_open_after": float(random.choice([0.5, 2.0])),

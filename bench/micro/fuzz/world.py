@@ -89,8 +89,9 @@ class World:
         place = memory if os.access(memory, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=place))
         self._open.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        config = {"log": self.folder, "classes": self.case.classes, **self.case.flow}
-        tuning = replace(TUNING, first_rows=FIRST_ROWS)
+        keys = dict(self.case.flow)
+        tuning = replace(TUNING, first_rows=FIRST_ROWS, eager=keys.pop("eager"))
+        config = {"log": self.folder, "classes": self.case.classes, **keys}
         self.cluster = VirtualCluster(load_flow_config(config), tuning=tuning)
         self.wire = Wire(self.cluster)
         self._open.enter_context(_virtual_time(self.cluster))

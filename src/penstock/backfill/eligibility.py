@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -13,6 +12,7 @@ from pyspark.sql.functions import assert_true, broadcast, col, expr, timestamp_d
 from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
 
 from penstock.lanes.windows import Times, Windows, event_times
+from penstock.spark.driver.catalyst import check_version, operators_of
 from penstock.vocabulary.errors import InvalidInputError
 
 _STATEFUL = frozenset(
@@ -23,7 +23,8 @@ _MISFIT = "penstock: a result's window is not one of the windows given"
 
 def check_stateless(results: DataFrame) -> None:
     """Refuses a query with state: its results over shed rows alone differ from what the query left out."""
-    found = next((name for name in _nodes(results) if name in _STATEFUL), None)
+    check_version(results.sparkSession.version)
+    found = next((name for name in operators_of(results) if name in _STATEFUL), None)
     if found is not None:
         raise InvalidInputError(
             "a backfill without windows is of a stateless query",
@@ -34,19 +35,7 @@ def check_stateless(results: DataFrame) -> None:
 
 def has_windows(results: DataFrame) -> bool:
     """Whether a query aggregates rows."""
-    return "Aggregate" in _nodes(results)
-
-
-def _nodes(results: DataFrame) -> set[str]:
-    """Names of the operators in a query's analysed plan."""
-    found: set[str] = set()
-    waiting: list[Any] = [results._jdf.queryExecution().analyzed()]
-    while waiting:
-        node = waiting.pop()
-        found.add(node.nodeName())
-        children = node.children()
-        waiting += [children.apply(i) for i in range(children.size())]
-    return found
+    return "Aggregate" in operators_of(results)
 
 
 def check_windows(schema: pa.Schema, results: DataFrame, windows: Windows) -> None:

@@ -49,7 +49,7 @@ UNKNOWN = ("_seq", "_sic")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LanePart:
     """A range of one partition: the rows in it that a grant dropped, or without a grant all its rows."""
 
     stretch: Range
@@ -74,7 +74,7 @@ class LaneTask(InputPartition):
     """
 
     stream: str
-    parts: list[Part]
+    parts: list[LanePart]
     entries: dict[int, Entry]
     metadata: tuple[str, ...] = ()
     column: str | None = None
@@ -115,7 +115,7 @@ class LaneReader(DataSourceReader):
         for task in written["tasks"]:
             offsets = [(Offset.from_json(offset), poison) for offset, poison in task["entries"]]
             entries = {offset.grant: Entry(offset, 1, poison) for offset, poison in offsets}
-            parts = [Part(Range(p, first, end, NO_SEQ), grant) for p, first, end, grant in task["parts"]]
+            parts = [LanePart(Range(p, first, end, NO_SEQ), grant) for p, first, end, grant in task["parts"]]
             found.append(LaneTask(options["stream"], parts, entries, *shared))
         return found or [LaneTask(options["stream"], [], {}, *shared)]
 
@@ -163,10 +163,10 @@ def _unnumbered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[Part]:
+def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[LanePart]:
     """The rows that grants dropped, cut at borders of segments into parts of about a task's rows."""
     return [
-        Part(stretch, entry.offset.grant)
+        LanePart(stretch, entry.offset.grant)
         for entry in entries
         if offered_rows(entry)
         for p, end in sorted(entry.offset.end.items())
@@ -174,9 +174,9 @@ def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[Part]:
     ]
 
 
-def all_parts(log: StreamLog, ranges: Sequence[Range]) -> list[Part]:
+def all_parts(log: StreamLog, ranges: Sequence[Range]) -> list[LanePart]:
     """All rows of ranges, cut at borders of segments into parts of about a task's rows."""
-    return [Part(stretch) for whole in ranges for stretch in _cut(log, whole)]
+    return [LanePart(stretch) for whole in ranges for stretch in _cut(log, whole)]
 
 
 def _cut(log: StreamLog, whole: Range) -> Iterator[Range]:
@@ -194,7 +194,7 @@ def _cut(log: StreamLog, whole: Range) -> Iterator[Range]:
 def read_parts(
     spark: SparkSession,
     stream: str,
-    parts: Sequence[Part],
+    parts: Sequence[LanePart],
     entries: Sequence[Entry],
     metadata: tuple[str, ...] = (),
     column: str | None = None,
@@ -235,10 +235,10 @@ def _folder() -> Path:
     return folder
 
 
-def _shares(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
+def _shares(parts: Sequence[LanePart], tasks: int) -> list[list[LanePart]]:
     """Divides parts, in order, into about equal shares."""
     size = max(LEAST_TASK_ROWS, -(-sum(part.rows for part in parts) // tasks))
-    shares: list[list[Part]] = []
+    shares: list[list[LanePart]] = []
     rows = size
     for part in parts:
         if rows >= size:

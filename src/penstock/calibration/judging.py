@@ -15,19 +15,20 @@ from penstock.vocabulary.errors import UnmetError
 CLOSE = 0.1
 """A batch whose length is within this fraction of the wanted length is not made longer or shorter."""
 LEAST_LENGTH, MOST_LENGTH = 0.6, 1.6
-"""A batch outside these parts of the wanted length tells of batches of another length."""
+"""Shortest and longest batch that a probe may have, as parts of the wanted length of a batch."""
 LEAST_ROW_PART = 0.5
 """Least part of a batch's time that its rows must take. Where the fixed cost takes more, a batch of many more
 rows would take hardly longer, and rows a second say little of what the machine can process."""
 MOST_CHANGE = 2.0
 """Factor by which the capacities before and after a run may differ before the later probe is repeated."""
 MOST_REPEATED = 10.0
-"""A later probe is repeated until the batches of all its tries take so many times as long as one before."""
+"""Limit to repeating a later probe: the batches of all its tries together may take this many times as long as
+a batch of the probe before the run."""
 MOST_SPREAD = 0.25
 """Most by which the batches of a probe's two halves may differ. A machine of two cores
 that was otherwise idle had batches of 4.5, 3.0 and 2.7 s in one probe."""
 LEAST_GROWTH, MOST_GROWTH = 0.25, 8.0
-"""By which factors the rows of a batch change from one probe to the next."""
+"""Least and most factor by which the rows of a batch change from one probe to the next."""
 
 
 class TooFewBatchesError(UnmetError):
@@ -55,7 +56,7 @@ class Capacity:
 
 
 Probe = Callable[[int], Capacity]
-"""Measures batches of so many rows."""
+"""Measures batches of a number of rows."""
 
 
 class Doubt(Enum):
@@ -150,10 +151,10 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
     first begins with the most rows that any probe had. It has a new probe of fewer rows to compare with.
 
     Args:
-        probe: Measures batches of so many rows.
+        probe: Measures batches of a number of rows.
         batch_s: The wanted length of a batch.
         first_rows: Rows of the first probe's batches.
-        tries: Most probes of a search, besides the one to compare with.
+        tries: Most probes of a search, without the probe that the result is compared with.
         searches: Most searches.
 
     Raises:
@@ -186,9 +187,10 @@ def find_capacity(probe: Probe, batch_s: float, first_rows: int, tries: int = 3,
 
 
 def probe_again(probe: Callable[[], Capacity], before: Capacity, tries: int = 3) -> Capacity:
-    """A later probe of the same batches; repeated where its halves or the two capacities differ much.
+    """Measures the capacity again after a run, with batches of the same number of rows.
 
-    On a machine that has become far slower a probe takes long, and is not repeated.
+    The probe is repeated if its halves, or the capacities before and after the run, differ much. On a machine
+    that has become far slower a probe takes long, and is not repeated.
 
     Args:
         probe: Measures batches of the same number of rows.

@@ -61,7 +61,8 @@ def serve_command(
         raise InvalidInputError(
             "a shared control plane has an address", f"none in {config}", "give --address unix:///path"
         )
-    flow = load_flow_config({**flow.model_dump(by_alias=True), "address": address})
+    keys = {name: getattr(flow, name) for name in FlowConfig.model_fields}
+    flow = load_flow_config({**keys, "address": address})
     if ControlServer.answers(address):
         raise InvalidInputError("an address has one control plane", address, "stop the other one first")
     start = {

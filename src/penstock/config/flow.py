@@ -9,21 +9,20 @@ classes:
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -37,7 +36,9 @@ from penstock.config.mistakes import (
     refused,
     unknown_name,
 )
+from penstock.config.old_keys import OLD, say_old_capacity
 from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
+from penstock.config.places import Directory, Name, Place
 from penstock.config.shed_settings import SampleSettings, ShedSettings
 from penstock.config.shedding import AnyShed
 from penstock.grants.plans.sampling import Sampling
@@ -52,46 +53,6 @@ HINT = "see docs/ and examples/pipelines"
 
 _SOCKET_PATH_BYTES = 107
 """Linux's sun_path has 108 with its closing zero; a longer one fails only when the socket is bound."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-
-
-def located_text(value: str, info: ValidationInfo) -> str:
-    """A path made absolute, from the directory of its file where that is known; an address is left alone."""
-    if not value.strip():
-        raise refused("must not be empty", repr(value), "give a path")
-    base = (info.context or {}).get("base")
-    if "://" in value or base is None:
-        return value
-    return os.path.abspath(Path(base) / Path(value).expanduser())
-
-
-def _text_of_path(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
-
-
-Place = Annotated[str, BeforeValidator(_text_of_path), AfterValidator(located_text)]
-"""A path, or the address of a file system that Spark knows (hdfs://...)."""
-
-
-def _local(value: object, info: ValidationInfo) -> object:
-    text = _text_of_path(value)
-    if isinstance(text, str) and "://" in text:
-        raise refused("must be a directory of this machine", repr(text), "give a path")
-    return located_text(text, info) if isinstance(text, str) else value
-
-
-Directory = Annotated[Path, BeforeValidator(_local)]
-
-
-def checked_name(name: str) -> str:
-    """A name that files, tables and command lines can have."""
-    if not _NAME.fullmatch(name):
-        raise refused("must have a name of letters, digits, _ and -", repr(name), "for example gold")
-    return name
-
-
-Name = Annotated[str, AfterValidator(checked_name)]
 
 
 def typed_manager_config(name: str, settings: Mapping[str, Any], where: str) -> Any:
@@ -248,15 +209,29 @@ class CapacityConfig(Part):
     """How the classes divide the capacity."""
 
     policy: str = Field("dilos", description="dilos, cqc, absolute, hybrid or strict")
-    reserve_fraction: float = Field(
-        0.05, ge=0, le=1, description="part of its own share that a class keeps beyond its load, e.g. 0.05"
-    )
     every_s: Seconds | None = Field(
         None, alias="every", description="how often it is divided anew; none: a quarter of the least target"
     )
-    batches: Literal["full", "eager"] = Field(
-        "full", description="full waits until a batch is worth its fixed cost, eager for one row"
+    reserve_fraction: float | None = Field(
+        None, ge=0, le=1, description="old: leave it out", json_schema_extra=OLD
     )
+    batches: Literal["full", "eager"] | None = Field(
+        None, description="old: leave it out", json_schema_extra=OLD
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_old(cls, raw: object, info: ValidationInfo) -> object:
+        say_old_capacity(raw, info)
+        return raw
+
+    @model_serializer(mode="wrap")
+    def _without_old(self, others: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = others(self)
+        for name in ("reserve_fraction", "batches"):
+            if values.get(name, ...) is None:  # another process would take it for written
+                del values[name]
+        return values
 
     @field_validator("policy")
     @classmethod
@@ -267,8 +242,9 @@ class CapacityConfig(Part):
 
     def build_policy(self) -> CapacityPolicy:
         """The policy; fixed quotas (cqc) have no reserve."""
-        settings = {} if self.policy == "cqc" else {"reserve_fraction": self.reserve_fraction}
-        return capacity_policy(self.policy, **settings)
+        if self.policy == "cqc" or self.reserve_fraction is None:
+            return capacity_policy(self.policy)
+        return capacity_policy(self.policy, reserve_fraction=self.reserve_fraction)
 
 
 FlowT = TypeVar("FlowT", bound="FlowConfig")

@@ -163,6 +163,8 @@ def _in_new_words(
         return {"by": of_query}
     given = {key: value for key, value in settings.items() if value is not None}
     kind = _kind_of(shedder, given.pop("by", None))
+    if shedder == "cohort":
+        given.pop("buckets", None)  # see `old_keys`
     return {**kind, **given, **({} if of_query == "sample" else {"otherwise": of_query})}
 
 

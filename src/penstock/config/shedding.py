@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from penstock.config.mistakes import Seconds, placing, refused
+from penstock.config.old_keys import without_buckets
 from penstock.config.shed_settings import (
     ChoosingSettings,
     OfQuery,
@@ -28,14 +29,10 @@ from penstock.config.shed_settings import (
 )
 from penstock.grants.plans.values import check_window_column
 from penstock.policies.shedding.balance_sic import BalanceSicConfig
-from penstock.policies.shedding.cohort import CohortConfig
 from penstock.policies.shedding.semantic import SemanticConfig
 from penstock.streams.protocol import ARRIVAL
 
 Within = Literal["query", "class"]
-
-_BUCKETS = 256
-"""As `CohortConfig` has it."""
 
 
 class _EitherSettings(ChoosingSettings):
@@ -81,9 +78,6 @@ class KeySettings(_EitherSettings):
     traits: ClassVar[ShedTraits] = ShedTraits("keys")
 
     by: Literal["key"] = Field("key", description="key")
-    buckets: int = Field(
-        _BUCKETS, ge=2, description="within the class, buckets of the keys' hash, e.g. 256; 2 or more"
-    )
 
     @property
     def _alone(self) -> OfQuery:
@@ -92,9 +86,6 @@ class KeySettings(_EitherSettings):
     @property
     def _chooser(self) -> str:
         return "cohort"
-
-    def _shedder_config(self) -> Any:
-        return CohortConfig(self.buckets)
 
 
 class OldestSettings(_EitherSettings):
@@ -270,7 +261,7 @@ class WindowSettings(ChoosingSettings):
 # -- the key --------------------------------------------------------------------------------------
 
 
-def _with_by(value: object) -> object:
+def _with_by(value: object, info: ValidationInfo) -> object:
     """A name is short for a mapping with nothing but `by`."""
     if isinstance(value, str):
         return {"by": value}
@@ -280,7 +271,7 @@ def _with_by(value: object) -> object:
             repr(value)[:60],
             "for example sample; see docs/shedding.md",
         )
-    return value
+    return without_buckets(value, info) if isinstance(value, Mapping) else value
 
 
 AnyShed = Annotated[

@@ -49,6 +49,9 @@ class Tuning:
     batch a third of the time is for rows. In a shorter one, a row would seem to cost nearly a whole batch."""
 
     # -- when a batch is worth starting -----------------------------------------------------------
+    eager: bool = False
+    """Whether a batch is worth starting as soon as one row waits. Benches set it, for rounds in which every
+    query has a turn."""
     worth_at: float = 0.5
     """If no other query has work, a batch is worth starting when its oldest row would be done after this part
     of the target."""

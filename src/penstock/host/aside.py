@@ -1,6 +1,4 @@
-"""Work beside the loop, in threads of its own: calls of a log or a disk may hang, and must not take others
-with them.
-"""
+"""Runs work in threads beside the event loop: a call of a log or a disk that hangs must not stop the loop."""
 
 from __future__ import annotations
 
@@ -17,9 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 async def in_thread(work: Callable[..., T], *given: Any) -> T:
-    """What some work gives, done in a new thread that does not keep the process alive.
+    """Runs some work in a new daemon thread, and returns its result.
 
-    A pool has a few threads: once these hang, everybody's work would wait, and so would the process's end.
+    A thread pool would not do. It has few threads: once all of them hang, all other work waits, and the
+    process cannot end.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -46,34 +45,34 @@ async def in_thread(work: Callable[..., T], *given: Any) -> T:
 
 
 def looked_at(done: asyncio.Future[Any]) -> None:
-    """An error for which nobody waits any more is none that asyncio has to tell of."""
+    """Marks the error of some work as seen, so that asyncio does not log it if nobody waits for the work."""
     if not done.cancelled():
         done.exception()
 
 
 class Aside:
-    """What a server has begun and does not wait for in its loop."""
+    """Work that a server has started beside its loop."""
 
     def __init__(self) -> None:
         self._stuck: set[str] = set()
-        """Work in other threads that takes long, and is not begun again before it has ended."""
+        """Names of work that still runs in other threads. Work of such a name is not started again."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """What was begun and has not ended."""
+        """Tasks that were started and have not ended."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begins something that ends by itself, or with `end`."""
+        """Starts a task. It ends by itself, or `end` cancels it."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     async def end(self) -> None:
-        """Ends what was begun; threads go on, and do not keep the process alive."""
+        """Cancels all tasks. Threads go on, but do not keep the process alive."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def alone(self, name: str, work: Callable[..., None], *given: Any) -> None:
-        """Does some work in another thread, unless it is still done since the last time."""
+        """Starts some work in another thread, unless work of that name still runs."""
         if name not in self._stuck:
             self._stuck.add(name)
             self.start(self._do(name, work, *given))
@@ -89,10 +88,13 @@ class Aside:
             self._stuck.discard(name)
 
     async def within(self, seconds: float, name: str, work: Callable[..., T], *given: Any) -> T | None:
-        """What some work gives; `None` while work of that name, begun before, has not ended.
+        """Runs some work in another thread, and returns its result.
+
+        Returns:
+            The result; `None` if work of that name, started earlier, still runs.
 
         Raises:
-            TimeoutError: It takes longer, and goes on.
+            TimeoutError: The work takes longer than `seconds`. Its thread goes on.
         """
         if name in self._stuck:
             return None

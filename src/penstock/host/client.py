@@ -1,4 +1,4 @@
-"""The client of a control plane: one JSON line out, one back. Used by sources, flows and the CLI."""
+"""The client of a control plane, for sources, flows and the CLI. A message and its answer are JSON lines."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from penstock.vocabulary.errors import InvalidInputError, UnmetError
 
 VERSION = 1
-"""Of the messages; raised with whatever an older control plane must not ignore."""
+"""Version of the messages. A change that an older control plane must not ignore gets a new version."""
 PREFIX = "unix://"
 
 
 class ControlSilentError(UnmetError):
-    """The control plane did not answer: it is not there, or it does not keep up."""
+    """The control plane did not answer: it does not run, or it does not keep up."""
 
 
 class ControlClient:
-    """A connection that is made when it is needed and made anew after it broke.
+    """A connection to a control plane. The client connects with its first message, and again after a failure.
 
     Args:
         address: `unix:///path`.
@@ -42,7 +42,7 @@ class ControlClient:
         return self._socket is not None
 
     def connect(self) -> None:
-        """Connects, if it is not connected."""
+        """Connects, unless the client is connected already."""
         if self._socket is not None:
             return
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -67,8 +67,8 @@ class ControlClient:
         """Sends a message and returns its answer.
 
         Raises:
-            ControlSilentError: There was none in time; the connection is closed.
-            InvalidInputError: The control plane refused it.
+            ControlSilentError: No answer came in time. The connection is closed.
+            InvalidInputError: The control plane refused the message.
         """
         self.connect()
         assert self._socket is not None
@@ -110,9 +110,9 @@ class ControlClient:
 
 
 def peer_user(connection: socket.socket) -> int | None:
-    """Whose process serves a Unix socket; `None` where the system does not tell.
+    """Returns the user whose process serves a Unix socket; `None` if the system does not tell.
 
-    A path in a directory that all users share may be taken by somebody else first.
+    The client must check the user: in a shared directory, another user may make the socket's path first.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return None

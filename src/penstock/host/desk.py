@@ -1,7 +1,8 @@
-"""The desk of a control plane: messages become events, instructions become answers. No sockets, no threads.
+"""Turns messages into events for the engine, and the engine's instructions into answers.
 
-The asyncio server and virtual time both sit behind it. A message is understood first and then carried out: a
-message that is not understood is its sender's mistake, an error while it is carried out is Penstock's.
+The module has no sockets and no threads: the asyncio server and the simulator on virtual time both use it.
+The server parses a message before the desk carries the message out. If parsing fails, the sender made the
+mistake. If the desk fails, Penstock did.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ class HungUpError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A question that may be held: its answer comes with an instruction.
+    """A question of a reader, which the control plane may hold until the engine answers it.
 
     Attributes:
-        reader: Who asks.
-        hold_s: How long it may be held.
-        longest_s: How long it may be held in all if its grant is being decided then.
-        all: Whether its query runs under AvailableNow.
-        plans: Whether it is about a batch that Spark plans, and not for a grant.
-        answer: The instruction that answers it.
-        notify: Called when the answer is there.
+        reader: The reader that asks.
+        hold_s: How long the question may be held.
+        longest_s: How long the question may be held while the engine decides its grant.
+        all: Whether the reader's query runs under AvailableNow.
+        plans: True if the reader asks whether a planned batch may run; false if it asks for a grant.
+        answer: The instruction that answers the question.
+        notify: Called once `answer` is set.
     """
 
     reader: str
@@ -61,10 +62,10 @@ class Question:
     notify: Callable[[], None] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The answer for the source; "nothing yet" where there is none.
+        """Returns the answer for the source: "nothing yet" if the engine has not answered.
 
         Raises:
-            InvalidInputError: The question is refused.
+            InvalidInputError: The engine refuses the question.
         """
         match self.answer:
             case GrantIssued():
@@ -82,28 +83,28 @@ class Question:
 
 
 class Hands(Protocol):
-    """What the desk has done elsewhere."""
+    """Carries out the engine's instructions that are not answers to readers."""
 
     def fetch(self, wanted: FetchRows) -> None:
-        """Rows that a shedder needs are to be read; `Desk.handle` gets a `Fetched`."""
+        """Reads rows that a shedder needs, then calls `Desk.handle` with a `Fetched`."""
         ...
 
     def record(self, line: Recorded) -> None:
-        """Something is to be kept in the run's record."""
+        """Writes a line into the run's record."""
         ...
 
     def tell(self, instruction: Tell) -> None:
-        """A driver is to do something."""
+        """Tells a driver what to do."""
         ...
 
 
 class Desk:
-    """Carries out what sources, drivers and users ask of an engine.
+    """Carries out the messages that sources, drivers and users send to an engine.
 
     Args:
-        engine: What decides.
-        now: The moment it is.
-        hands: Does what takes time.
+        engine: The engine.
+        now: Returns the present time.
+        hands: Carries out instructions that are not answers.
         stop: Ends the process.
     """
 
@@ -112,12 +113,12 @@ class Desk:
     ) -> None:
         self.engine, self.now, self._hands, self._stop = engine, now, hands, stop
         self.questions: dict[str, Question] = {}
-        """By reader, its question that has no answer yet."""
+        """By reader, its question that the engine has not answered yet."""
 
     # -- events and instructions ----------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Tells the engine what happened, and carries out what it wants."""
+        """Hands an event to the engine, and carries out the engine's instructions."""
         for instruction in self.engine.handle(event):
             match instruction:
                 case GrantIssued() | NothingYet() | MayProceed() | Refused():
@@ -130,7 +131,7 @@ class Desk:
                     self._hands.tell(instruction)
 
     def deliver(self, reader: str, answer: Instruction) -> None:
-        """The engine answers a reader's question, if the reader still asks."""
+        """Gives the engine's answer to a reader's question, if the reader still waits for the answer."""
         question = self.questions.pop(reader, None)
         if question is not None:
             question.answer = answer
@@ -138,15 +139,15 @@ class Desk:
                 question.notify()
 
     def wake(self) -> None:
-        """The moment has come that the engine wanted to be woken at."""
+        """Tells the engine that the time has come at which it wanted to be woken."""
         self.handle(ev.Woke(self.now()))
 
     def rows_arrived(self, stream: str, new: list[NewSegments]) -> None:
-        """A tailer found new segments."""
+        """Tells the engine of new segments that a tailer found."""
         self.handle(ev.RowsArrived(self.now(), stream, new))
 
     def leave(self, connection: Hashable) -> None:
-        """A connection ended."""
+        """Tells the engine that a connection ended."""
         self.handle(ev.ConnectionEnded(self.now(), connection))
 
     def command(self, command: ev.Command) -> None:
@@ -155,16 +156,16 @@ class Desk:
     # -- messages -------------------------------------------------------------------------------
 
     def expect(self, connection: Hashable, stream: str, positions: Positions) -> None:
-        """A reader's planner has said hello, and the headers of its stream are being read."""
+        """Tells the engine that a reader will join once the headers of its stream have been read."""
         self.handle(ev.ReaderExpected(self.now(), connection, stream, positions))
 
     def join(self, connection: Hashable, message: wire.Hello, log: StreamLog) -> None:
-        """A reader's planner says hello; the headers of its stream have arrived."""
+        """Lets a reader join. The headers of its stream have been read."""
         who = Joining(message.query, message.name, message.cls, message.slot, message.token, message.driver)
         self.handle(ev.ReaderJoined(self.now(), who, info_of(log), connection, message.offset))
 
     def carry_out(self, message: wire.Message) -> dict[str, Any] | Question:
-        """Does what a message asks for, or says that the answer comes later."""
+        """Carries out a message. Returns the answer, or a `Question` whose answer comes later."""
         engine, at = self.engine, self.now()
         match message:
             case wire.Ask():
@@ -229,29 +230,29 @@ class Desk:
         return question
 
     def is_being_decided(self, question: Question) -> bool:
-        """Whether a question has won a turn, and its grant waits for rows that are read."""
+        """Whether a question has won a turn, but its grant waits for rows that are being fetched."""
         return not question.plans and self.engine.is_being_decided(question.reader)
 
     def give_up(self, question: Question) -> None:
-        """A question was held for long enough: its source is to ask again."""
+        """Ends a question that was held for its time. Its source asks again."""
         if self.questions.get(question.reader) is question:
             del self.questions[question.reader]
             self.handle(ev.QuestionEnded(self.now(), question.reader))
 
     def _hold_s(self, message: wire.Ask | wire.Planned) -> float:
-        """How long a question may be held: one of a query that is about to be stopped is not held long."""
+        """Returns how long a question may be held. If its query is about to stop, that is not long."""
         if self.engine.is_refused(message.reader):
             return HOLD_S
         return hold_s(len(self.questions), message.timeout_s)
 
     def _check_joined(self, reader: str) -> None:
-        """Ends the connection of a source whose reader has gone: the source then says hello again."""
+        """Ends a source's connection if its reader has not joined. The source then says hello again."""
         if not self.engine.has_joined(reader):
             raise HungUpError(f"reader {reader} has not joined")
 
 
 def _command(message: wire.Message) -> ev.Command:
-    """What a message of a user or a driver wants of the engine."""
+    """Returns the command for the engine that a message of a user or a driver stands for."""
     match message:
         case wire.Remove():
             return ev.RemoveClass(message.cls)

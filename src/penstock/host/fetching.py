@@ -14,11 +14,11 @@ from penstock.streams.protocol import StreamLog
 
 
 def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
-    """Reads the rows that a shedder needs; a host calls it where it holds up nobody.
+    """Reads the values that a shedder needs. A host calls this in a thread, where it delays no question.
 
     Args:
         log: The stream.
-        fetch: What is needed.
+        fetch: The request.
     """
     p, wanted = fetch.partition, fetch.segments
     found: dict[int, SegmentValues] = {}
@@ -43,7 +43,7 @@ def _value_at(log: StreamLog, fetch: Fetch, position: int) -> int | None:
 
 
 def _computed(batches: Sequence[pa.RecordBatch], look: Look) -> Values | IntArray:
-    """The values of all rows, computed at once."""
+    """Computes the values of all rows of some batches at once."""
     if look.size_us:
         return window_numbers(batches, look.by, look.size_us)
     return utilities(batches, look.by)

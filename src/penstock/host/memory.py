@@ -1,4 +1,7 @@
-"""A small file beside the socket that keeps the costs of queries: a control plane that dies is replaced."""
+"""A small file beside the socket with the learned costs of queries.
+
+If the control plane dies, the control plane that replaces it reads the file.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 def read_costs(path: Path) -> dict[str, QueryCost]:
-    """What an earlier process wrote; a file that cannot be used is as good as none, for costs are learned."""
+    """Reads the costs that an earlier process wrote.
+
+    If the file cannot be used, the result is empty: the control plane then learns all costs again.
+    """
     if not path.exists():
         return {}
     try:
@@ -26,12 +32,12 @@ def read_costs(path: Path) -> dict[str, QueryCost]:
 
 
 def costs_text(costs: Mapping[str, QueryCost]) -> str:
-    """What was learned, as the file has it."""
+    """Returns learned costs as the text of the file."""
     return json.dumps(costs_to_json(costs))
 
 
 def write_costs(path: Path, text: str) -> None:
-    """Writes what `costs_text` gave; a crash leaves the old file or the new one."""
+    """Writes a text of `costs_text` into the file. A crash leaves the old file or the new file."""
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     os.replace(draft, path)

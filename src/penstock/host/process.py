@@ -1,7 +1,7 @@
 """The control plane as a process: starts an engine and its server, and ends with its driver. No Spark.
 
-`python -m penstock.host.process` reads its start-up message (one JSON line: address, configuration, run
-directory) from standard input and lives until that is closed, so that it never outlives the driver.
+`python -m penstock.host.process` reads its start-up message from standard input: one JSON line with address,
+configuration and run directory. The process ends when standard input closes, so it never outlives the driver.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.config.flow import FlowConfig
 from penstock.control.core.engine import Engine
 from penstock.control.core.status import closing_report
+from penstock.control.tuning import TUNING, Tuning
 from penstock.host.memory import read_costs
 from penstock.host.server import LINE_BYTES, ControlServer, now
 from penstock.policies.load.base import describe_manager
@@ -26,13 +28,16 @@ from penstock.record.recording import LiveRecorder
 from penstock.record.replay import manager_now
 from penstock.record.rundir import RunDirectory
 
+TUNING_VARIABLE = "PENSTOCK_TUNING"
+"""Environment variable with changed figures of `Tuning`, as a JSON object. Benches set it; no user need."""
+
 
 async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = None) -> None:
     """Serves a control plane until a signal, or until a stream ends.
 
     Args:
-        start: Its start-up message: address, config, run, record, memory.
-        until: Lives as long as the driver does.
+        start: The start-up message: address, config, run, record, memory.
+        until: A stream that ends when the driver does, however the driver ends.
     """
     config = FlowConfig.from_json(start["config"])
     recorder = None
@@ -42,7 +47,7 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
         run = RunDirectory.create(start["run"], record, limit_bytes=config.record_bytes)
         recorder = LiveRecorder(run)
     memory = Path(start["memory"]) if start.get("memory") else None
-    engine = Engine(config, now(), None if memory is None else read_costs(memory))
+    engine = Engine(config, now(), None if memory is None else read_costs(memory), tuning())
     if recorder is not None:
         recorder.follow(lambda: {n: manager_now(m) for n, m in engine.managers().items()})
     server = ControlServer(start["address"], engine, recorder, memory)
@@ -62,6 +67,11 @@ async def serve(start: Mapping[str, Any], until: asyncio.StreamReader | None = N
             watching.cancel()
         if recorder is not None:
             recorder.finish(closing_report(engine, now()))
+
+
+def tuning() -> Tuning:
+    """Returns the figures of the control plane, with the changes of a bench."""
+    return replace(TUNING, **json.loads(os.environ.get(TUNING_VARIABLE, "{}")))
 
 
 async def _start() -> None:

@@ -1,4 +1,4 @@
-"""What keeps the record of a run, and how the engine's lines get into it."""
+"""The interface of a run's record, and how lines of the engine are written into a record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.control.measure.lines import ShedLine, SicLine
 
 
 class RunRecorder(Recorder, Protocol):
-    """Keeps what happened, for example a run directory."""
+    """Keeps the record of a run, for example in a run directory."""
 
     def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
 
@@ -21,7 +21,7 @@ class RunRecorder(Recorder, Protocol):
 
 
 def write_line(recorder: RunRecorder, line: Step | SicLine | ShedLine | ManagerChanged) -> None:
-    """Records a line of the engine."""
+    """Writes a line of the engine into a record."""
     match line:
         case Step():
             recorder.record(line)

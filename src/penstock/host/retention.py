@@ -1,4 +1,4 @@
-"""Trims logs behind the slowest registered reader, now and then."""
+"""Trims logs: removes rows that all registered readers have passed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from penstock.streams.protocol import StreamLog
 from penstock.streams.registry import ReaderRegistry
 
 EVERY_S = 10.0
+"""Time between two trims of a stream."""
 
 
 def trim(logs: Iterable[StreamLog]) -> None:
-    """Trims streams; one without registered readers keeps all rows. Forces two files a partition to disk."""
+    """Trims streams. A stream without registered readers keeps all rows.
+
+    A trim takes time: it forces two files of each partition to disk.
+    """
     for log in logs:
         ReaderRegistry(log).trim()

@@ -35,32 +35,32 @@ from penstock.vocabulary.moment import Moment
 _log = logging.getLogger(__name__)
 
 CHORES_S = 1.0
-"""So often costs are written down and tailers are looked after."""
+"""Time between two rounds of chores: writing the learned costs, checking the tailers."""
 FOLLOW_TIMEOUT_S = 4.0
-"""A stream whose headers take longer to read than this is one that does not answer: its reader fails open."""
+"""Time limit for a stream whose headers are read. After it, the reader that wanted to join fails open."""
 LOOK_TIMEOUT_S = 1.0
-"""A status waits for streams to be looked at anew; of one that takes longer, what is known is told."""
+"""Longest time that a status waits for a new look at the streams. Later, it tells what was known before."""
 LINE_BYTES = 1 << 22
-"""A longer message is none."""
+"""Most bytes of a message. The server closes a connection that sends a longer line."""
 SEND_S = 10.0
-"""Whoever does not read an answer for so long is gone."""
+"""A client that does not read its answer within this time is taken to be gone."""
 
 
 def now() -> Moment:
-    """The moment it is."""
+    """Returns the present time on both clocks."""
     return Moment(time.monotonic(), time.time())
 
 
 class ControlServer:
     """Hosts an engine on a Unix socket.
 
-    Log reads, trims and what is forced to a disk are in other threads; the engine is only in the loop's.
+    Only the thread of the event loop calls the engine. Other threads read logs, trim logs and write to disks.
 
     Args:
-        address: `unix:///path`; the socket is made readable by its owner alone.
-        engine: What decides.
+        address: `unix:///path`. Only the socket's owner may read it.
+        engine: The engine, which decides.
         recorder: Keeps the record of the run.
-        memory: A file that keeps what was learned of queries' costs.
+        memory: The file that keeps the learned costs of queries.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ControlServer:
         self._stopping = asyncio.Event()
         self._tailers = Tailers(self._found, open_anew)
         self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
-        """By stream, what tailers found and the engine has not heard of yet."""
+        """Stream and new segments that tailers found, which the engine was not told of yet."""
         self._opening: dict[str, asyncio.Future[StreamLog]] = {}
         self._aside = Aside()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +113,7 @@ class ControlServer:
 
     @staticmethod
     def answers(address: str) -> bool:
-        """Whether somebody serves an address already."""
+        """Whether a control plane already serves an address."""
         client = ControlClient(address, timeout_s=2.0)
         try:
             client.connect()
@@ -126,7 +126,7 @@ class ControlServer:
     # -- the engine's time ----------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Wakes the engine when it wants to be woken."""
+        """Sets the loop's timer to the time at which the engine wants to be woken."""
         loop, due_s = asyncio.get_running_loop(), self.engine.due_s()
         # the loop's clock is the timer; a moment that has passed is woken at once, though not in this call
         at_s = max(due_s, loop.time() + 0.001)
@@ -145,7 +145,7 @@ class ControlServer:
         self._schedule()
 
     async def _chores(self) -> None:
-        """What takes time and is not the engine's: done in other threads, for none of which anybody waits."""
+        """Does periodic work: checks tailers, and has other threads write costs and trim logs."""
         self._schedule()
         batches, trimmed_s = -1, time.monotonic()
         while True:
@@ -165,7 +165,7 @@ class ControlServer:
                 _log.exception("a chore failed; decisions go on")
 
     def _needed(self) -> dict[str, dict[int, int]]:
-        """By stream that is read, or is about to be, where its slowest reader stands."""
+        """By stream, the position of its slowest reader. Readers that are about to join count, too."""
         found: dict[str, list[Mapping[int, int]]] = {}
         for stream, positions in self.engine.needed():
             found.setdefault(stream, []).append(positions)
@@ -174,14 +174,14 @@ class ControlServer:
     # -- the engine's hands ---------------------------------------------------------------------
 
     def _found(self, stream: str, new: list[NewSegments]) -> None:
-        """A tailer found new segments, in its own thread."""
+        """Takes new segments from a tailer. The tailer calls this in the tailer's own thread."""
         self._arrived.append((stream, new))
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._take_in)
 
     def _take_in(self) -> None:
-        """The engine hears of all that tailers found."""
+        """Tells the engine of all new segments that tailers found."""
         while self._arrived:
             stream, new = self._arrived.popleft()
             try:
@@ -195,7 +195,10 @@ class ControlServer:
         self._aside.start(self._fetch(wanted))
 
     async def _fetch(self, wanted: FetchRows) -> None:
-        """The grant goes on without the shedder where rows cannot be read, or not soon enough."""
+        """Reads rows for a shedder, and tells the engine.
+
+        If the rows cannot be read within `FETCH_S`, the grant is decided without the shedder.
+        """
         stream, values = wanted.fetch.stream, None
         try:
             if (log := self._tailers.logs.get(stream)) is not None:
@@ -211,12 +214,12 @@ class ControlServer:
         self._schedule()
 
     def record(self, line: Recorded) -> None:
-        """Keeps a line in the run's record."""
+        """Writes a line into the run's record."""
         if self._recorder is not None:
             write_line(self._recorder, line.line)
 
     def tell(self, instruction: Tell) -> None:
-        """Nobody listens yet: drivers only ask."""
+        """Warns that an instruction for a driver is lost: drivers ask, but do not listen yet."""
         _log.warning(
             "driver %s was to be told %s; drivers do not listen yet", instruction.driver, instruction.what
         )
@@ -250,11 +253,12 @@ class ControlServer:
         self._schedule()
 
     async def _answer(self, connection: object, line: bytes) -> dict[str, Any]:
-        """The answer to a line.
+        """Returns the answer to a line.
 
-        A message that is not understood is refused, and so is what a user may not do. Whatever else goes
-        wrong here is an error of Penstock, which must not end a query: a source hears nothing, and goes on by
-        itself at last; others hear what it was.
+        The server refuses a message that it does not understand, and a command that its user may not give.
+        Any other failure here is an error of Penstock, which must not end a query. The server then gives a
+        source no answer, and the source in the end goes on without the control plane. A client that is not a
+        source gets the error as its answer.
         """
         try:
             message = parsed(json.loads(line))
@@ -289,7 +293,7 @@ class ControlServer:
         return await self._held(answer) if isinstance(answer, Question) else answer
 
     async def _look_now(self) -> None:
-        """What is told of streams is what they have now: whoever appended and then asks sees the rows."""
+        """Waits until tailers have looked at all streams: a client that appends, then asks, sees its rows."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
         def looked() -> None:
@@ -300,7 +304,7 @@ class ControlServer:
         await _within(LOOK_TIMEOUT_S, ready)
 
     async def _join(self, connection: object, message: Hello) -> None:
-        """A reader joins: its stream is opened and its headers are read in other threads first."""
+        """Lets a reader join. Before that, other threads open its stream and read the stream's headers."""
         try:
             async with asyncio.timeout(FOLLOW_TIMEOUT_S):
                 log = await self._open(message.log)
@@ -309,7 +313,10 @@ class ControlServer:
             raise HungUpError(f"stream {message.log} does not answer") from None
 
     async def _open(self, place: str) -> StreamLog:
-        """Opens a stream; all that want the same one wait for one thread, should it hang."""
+        """Opens a stream in another thread.
+
+        Readers of one stream share that thread: a stream that hangs takes one thread, not one per reader.
+        """
         opening = self._opening.get(place)
         if opening is None:
             opening = self._opening[place] = asyncio.ensure_future(in_thread(open_stream, place))
@@ -336,7 +343,7 @@ class ControlServer:
             give_up()
 
     async def _held(self, question: Question) -> dict[str, Any]:
-        """The answer to a question, or "nothing yet" when it was held for long enough."""
+        """Returns the answer to a question, or "nothing yet" once the question was held for its time."""
         if question.answer is None:
             answered = asyncio.Event()
             question.notify = answered.set
@@ -348,7 +355,7 @@ class ControlServer:
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """The next line of a client; nothing at the end of its connection.
+    """Returns the next line of a client; nothing at the end of its connection.
 
     Raises:
         HungUpError: The connection broke, or the line is longer than a message may be.
@@ -361,7 +368,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
-    """Writes a line, and waits until the client has read it, but for the last that buffers hold.
+    """Writes a line, and waits until the client has read it, except for the part that fits into buffers.
 
     Raises:
         HungUpError: The connection broke, or the client does not read.
@@ -378,7 +385,7 @@ async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
 
 
 async def _within(seconds: float, happened: asyncio.Event) -> bool:
-    """Waits for something for a while; returns whether it has happened."""
+    """Waits for an event for at most some seconds. Returns whether the event has happened."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await happened.wait()

@@ -1,4 +1,4 @@
-"""Follows streams in threads of their own: a log that is slow, or hangs, holds up nobody else."""
+"""Follows streams in threads. A slow stream gets its own thread, so that it delays no other stream."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from penstock.streams.tailing import NewSegments, Tailer, furthest_back
 _log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.02
-"""So often streams are looked at. Targets are seconds; a look at a local log takes ten microseconds."""
+"""Time between two looks at a stream. Targets are seconds; a look at a local log takes ten microseconds."""
 BUSY_FRACTION = 0.1
-"""Looks take at most this part of a core: over many streams they are rarer."""
+"""Looks take at most this part of a core. With many streams, the time between two looks is longer."""
 SLOW_S = 0.1
-"""A stream that one look took so long at gets a thread of its own: the others are looked at in time."""
+"""A stream gets its own thread after a look that took this long. Other streams are then looked at in time."""
 HUNG_S = 2.0
-"""A look that takes this long is said, and its stream is opened anew in another thread."""
+"""If a look takes this long, the tailers log it, and open the stream anew in another thread."""
 LONGEST_S = 300.0
-"""A stream that hangs again is given twice the time each time, up to this: each try is a thread more."""
+"""Longest patience with a stream that hangs. Each try takes another thread, so patience doubles each time."""
 
 Found = Callable[[str, list[NewSegments]], None]
-"""Gets what is new, in the thread that found it; must not block."""
+"""Takes the new segments of a stream. A tailer's thread calls it, so it must not block."""
 Open = Callable[[str], StreamLog]
 """Opens a stream anew by the id of its reference: a directory, or an address."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A reader is about to join.
+    """A request of a reader that is about to join.
 
     Attributes:
-        positions: Where the slowest reader of its stream stands, itself included.
-        ready: Called, in a thread, when the headers from there on were handed out.
-        over: Whether nobody waits for it any more.
+        positions: The positions of the slowest reader of its stream, the new reader included.
+        ready: Called, in a tailer's thread, once the headers from these positions on were handed out.
+        over: Whether the reader has stopped waiting.
     """
 
     positions: Mapping[int, int]
@@ -52,14 +52,14 @@ class _Following:
 
     Attributes:
         given: The log that readers joined with.
-        tailer: Looks.
-        asked: Readers that are about to join, and were not seen by the thread that looks.
-        taken: Those that this thread has seen, and has not told yet.
-        warned: Whether it was said that the stream cannot be looked at.
+        tailer: Finds the new segments of the log.
+        asked: Requests that the tailer's thread has not taken yet.
+        taken: Requests that the tailer's thread has taken and not yet fulfilled.
+        warned: Whether the log says already that the stream cannot be looked at.
         patience_s: How long a look may take.
-        looking: Held while somebody looks.
-        handing: Held while something is handed out.
-        replaced: Whether another one follows the stream now, or nobody: nothing is handed out any more.
+        looking: A lock that a thread holds while it looks.
+        handing: A lock that a thread holds while it hands out segments.
+        replaced: Whether this object has ended: it hands out nothing more.
     """
 
     given: StreamLog
@@ -85,13 +85,13 @@ class _Sweep(threading.Thread):
         super().__init__(name="penstock-tailer", daemon=True)
         self._found, self.streams = found, streams
         self.looks_at: tuple[str, float] | None = None
-        """The stream that it looks at, and since when."""
+        """The stream that the thread looks at, and the time when the look began."""
         self.slow: set[str] = set()
-        """Streams that a look took long at."""
+        """Streams with a look that took at least `SLOW_S`."""
         self.ends = threading.Event()
         self.awake = threading.Event()
         self.wanted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What to call once all streams have been looked at anew."""
+        """Functions to call once the thread has looked at all its streams again."""
 
     def run(self) -> None:
         while not self.ends.is_set():
@@ -148,10 +148,10 @@ class _Sweep(threading.Thread):
 
 
 class Tailers:
-    """All streams that are followed. Its methods are called in one thread.
+    """Follows streams, and replaces threads that hang. All methods are called in one thread.
 
     Args:
-        found: Gets what is new.
+        found: Takes new segments.
         reopen: Opens a stream anew whose log hangs.
     """
 
@@ -160,11 +160,11 @@ class Tailers:
         self._streams: dict[str, _Following] = {}
         self._main = _Sweep(found, {})
         self._own: dict[str, _Sweep] = {}
-        """By stream, the thread of one that was slow, or hung."""
+        """By stream that was slow or hung, its own thread."""
 
     @property
     def logs(self) -> dict[str, StreamLog]:
-        """By id, the streams that are followed."""
+        """By id, the logs of the streams that are followed."""
         return {name: stream.tailer.log for name, stream in self._streams.items()}
 
     def follow(
@@ -174,11 +174,11 @@ class Tailers:
 
         Args:
             log: The stream.
-            positions: Where the slowest reader of the stream stands, the new one included.
-            ready: Called, in a thread, when the headers of what waits were handed out.
+            positions: The positions of the slowest reader of the stream, the new reader included.
+            ready: Called, in a tailer's thread, once the headers of waiting rows were handed out.
 
         Returns:
-            What to call when nobody waits for `ready` any more.
+            A function. Call it when the reader no longer waits for `ready`.
         """
         name = log.ref.id
         stream = self._streams.get(name)
@@ -197,10 +197,11 @@ class Tailers:
         return give_up
 
     def look_now(self, ready: Callable[[], None]) -> None:
-        """Looks at all streams that are not slow without waiting for the next time.
+        """Looks now at all streams that are not slow.
 
         Args:
-            ready: Called when that is done: in a thread, or at once if there is none. Not if a log hangs.
+            ready: Called after the look in the tailer's thread, or at once if no stream is followed. It is
+                never called if a log hangs.
         """
         if self._main.ident is None or not self._main.streams:
             ready()
@@ -223,10 +224,10 @@ class Tailers:
         self._main.streams = {n: s for n, s in self._main.streams.items() if n != name}
 
     def keep(self, needed: Mapping[str, Mapping[int, int]]) -> None:
-        """Follows no other streams any more.
+        """Stops following all streams but some.
 
         Args:
-            needed: By stream that is read, where its slowest reader stands.
+            needed: By stream to follow, the positions of its slowest reader.
         """
         for name in self._streams.keys() - needed.keys():
             self._forget(name)
@@ -234,7 +235,10 @@ class Tailers:
             stream.tailer.first = dict(needed[name])
 
     def check(self) -> None:
-        """Replaces threads that hang or have died, and gives slow streams their own; called now and then."""
+        """Replaces threads that hang or have died, and gives each slow stream a thread.
+
+        The server calls this every second.
+        """
         now_s = time.monotonic()
         for name in self._main.slow & self._main.streams.keys():
             self._move_out(name, self._streams[name])
@@ -252,7 +256,7 @@ class Tailers:
                 self._replace(name, stream)
 
     def _replace(self, name: str, stream: _Following) -> None:
-        """A stream that hangs is opened anew, in a thread of its own; the old thread is left to itself."""
+        """Opens a stream that hangs anew, in its own thread. Nothing waits for the old thread."""
         if not stream.warned:
             _log.warning(
                 "stream %s does not answer for %g s: it is governed by what is known, and opened anew",
@@ -272,7 +276,7 @@ class Tailers:
         self._move_out(name, fresh)
 
     def _move_out(self, name: str, stream: _Following) -> None:
-        """A stream gets a thread of its own."""
+        """Gives a stream its own thread."""
         self._main.streams = {n: s for n, s in self._main.streams.items() if n != name}
         if (before := self._own.pop(name, None)) is not None:
             before.ends.set()
@@ -280,7 +284,7 @@ class Tailers:
         self._own[name].start()
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops following all streams."""
         for stream in self._streams.values():
             stream.end()
         for sweep in (self._main, *self._own.values()):
@@ -289,7 +293,7 @@ class Tailers:
 
 
 class _Reopening(Tailer):
-    """A tailer that goes on where another one hangs; it opens the log in its own thread."""
+    """A tailer that takes over from a tailer that hangs. It opens the log in its own thread."""
 
     def __init__(self, reopened: Callable[[], StreamLog], before: Tailer) -> None:
         super().__init__(before.log)
@@ -303,5 +307,5 @@ class _Reopening(Tailer):
 
 
 def _is_dead(sweep: _Sweep) -> bool:
-    """Whether a thread has ended by itself."""
+    """Whether a thread has ended although nobody asked it to end."""
     return sweep.ident is not None and not sweep.is_alive() and not sweep.ends.is_set()

@@ -1,8 +1,8 @@
-"""Messages to a control plane, typed: one JSON line each, told apart by `op`.
+"""Typed messages to a control plane. Each message is one line of JSON; its `op` tells its type.
 
-A message that does not fit its type is its sender's mistake, and is refused with what was expected. Answers
-are JSON objects; a grant is one in the form of `Grant.to_json`. Sources write their messages as plain dicts:
-planners and read tasks are many short processes, and pydantic would be a tenth of a second in each.
+The server refuses a message that does not fit its type, and answers what it expected. Answers are JSON
+objects; a grant has the form of `Grant.to_json`. Sources write their messages as plain dicts: planners and
+read tasks are many short processes, and to import pydantic would take a tenth of a second in each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HINT = "use the same Penstock on both sides; host/wire.py has all messages"
 
 
 class Message(BaseModel):
-    """What all messages share. Fields that a version does not know are ignored."""
+    """Base class of all messages. A field that this version does not know is ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
@@ -60,18 +60,18 @@ def _text(value: object) -> str:
 
 
 Text = Annotated[str, BeforeValidator(_text)]
-"""A name; numbers are taken for their digits, as drivers of other languages may send them."""
+"""A name. Drivers in other languages may send a number: its digits are the name."""
 
 
 class FromSource(Message):
-    """A message of a source: an error in it would end a query, so only a refusal that is meant is one."""
+    """A message of a source. An error answer ends the query, so only deliberate refusals become errors."""
 
 
 class Waits(FromSource):
     """A question that may be held.
 
     Attributes:
-        timeout_s: How long the one who asks waits for an answer.
+        timeout_s: How long the source waits for an answer.
     """
 
     timeout_s: float = math.inf
@@ -119,7 +119,7 @@ class Planned(Waits):
 
 
 class Granted(Message):
-    """Whether a query has a grant of which Spark has not planned the micro-batch yet."""
+    """Asks whether a query has a grant whose micro-batch Spark has not planned yet."""
 
     op: Literal["granted"]
     query: Text
@@ -142,37 +142,37 @@ class Dropped(Message):
 
 
 class Ping(Message):
-    """Whether the control plane answers."""
+    """Asks whether the control plane answers."""
 
     op: Literal["ping"]
 
 
 class AskPlan(Message):
-    """What each class needs and has."""
+    """Asks for the capacity that each class needs, and for the capacity that each class has."""
 
     op: Literal["plan"]
 
 
 class AskStatus(Message):
-    """Every class and query as it is now."""
+    """Asks for the present status of every class and query."""
 
     op: Literal["status"]
 
 
 class AskConfig(Message):
-    """The configuration with the changes since the start."""
+    """Asks for the configuration, with the changes since the start."""
 
     op: Literal["config"]
 
 
 class AskJoined(Message):
-    """By token, readers that are there."""
+    """Asks for the readers that have joined, by token."""
 
     op: Literal["joined"]
 
 
 class Change(Message):
-    """Settings of a class, by their names in the configuration."""
+    """Changes settings of a class. The settings have their names in the configuration."""
 
     op: Literal["change"]
     cls: Text
@@ -180,14 +180,14 @@ class Change(Message):
 
 
 class Remove(Message):
-    """A class is taken out."""
+    """Removes a class."""
 
     op: Literal["remove"]
     cls: Text
 
 
 class Share(Message):
-    """A query of a class writes a stream that others may read."""
+    """Tells that a query of a class writes a stream that other queries may read."""
 
     op: Literal["share"]
     stream: Text
@@ -196,7 +196,7 @@ class Share(Message):
 
 
 class Reads(Message):
-    """Whether a class may read a stream."""
+    """Asks whether a class may read a stream."""
 
     op: Literal["reads"]
     stream: Text
@@ -204,21 +204,21 @@ class Reads(Message):
 
 
 class Release(Message):
-    """A shared stream has no owner any more."""
+    """Tells that no query writes a shared stream any more: the stream has no owner."""
 
     op: Literal["release"]
     stream: Text
 
 
 class Shedding(Message):
-    """The kill switch."""
+    """Switches the shedding of all classes on or off: the kill switch."""
 
     op: Literal["shedding"]
     on: bool
 
 
 class Forbid(Message):
-    """The next question of a reader, or of the readers of a token, is refused."""
+    """Makes the control plane refuse the next question of a reader, or of a token's readers."""
 
     op: Literal["forbid"]
     reader: Text = ""
@@ -239,21 +239,21 @@ class Forbid(Message):
 
 
 class Windows(Message):
-    """The answers of queries with these tokens are windows that the watermark closes."""
+    """Tells that queries with these tokens answer with windows that the watermark closes."""
 
     op: Literal["windows"]
     tokens: Names
 
 
 class Left(Message):
-    """Which queries with these tokens have work left."""
+    """Asks which queries with these tokens still have rows to process."""
 
     op: Literal["left"]
     tokens: Names
 
 
 class Refuse(Message):
-    """Queries with these tokens get no more grants, or get them again."""
+    """Stops the grants of queries with these tokens, or lets the queries have grants again."""
 
     op: Literal["refuse"]
     tokens: Names
@@ -261,7 +261,7 @@ class Refuse(Message):
 
 
 class Drain(Message):
-    """What waits for queries with these tokens is processed unshed."""
+    """Processes the waiting rows of queries with these tokens without shedding, or no longer does so."""
 
     op: Literal["drain"]
     tokens: Names
@@ -269,13 +269,13 @@ class Drain(Message):
 
 
 class Mark(Message):
-    """Of drivers of an older Penstock: today whoever watches keeps an earlier status and subtracts."""
+    """Does nothing. Drivers of an older Penstock send it; today a client subtracts two statuses itself."""
 
     op: Literal["mark"]
 
 
 class Stop(Message):
-    """The control plane ends."""
+    """Ends the control plane."""
 
     op: Literal["stop"]
 

@@ -25,7 +25,7 @@ from penstock.policies.load import Manager
 from penstock.sim.workloads import arrivals as workloads
 from penstock.sim.workloads.network import Kind, Network, Operator
 from penstock.sim.workloads.networks import PHAM_HEADROOM, borealis, qn_complex, qn_flat, qn_long
-from penstock.sim.workloads.specs import SR, AnyWorkload, Part, Seconds, capacity_per_s
+from penstock.sim.workloads.specs import SR, AnyWorkload, ScenarioPart, Seconds, capacity_per_s
 from penstock.sim.workloads.traces import Arrivals
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError, require_positive
 from penstock.vocabulary.model import QueryClass
@@ -59,7 +59,7 @@ _MAX_PERIODS = 20_000_000
 """More periods would take hours of wall time; a period of 1 ns is a typing error."""
 
 
-class OperatorSpec(Part):
+class OperatorSpec(ScenarioPart):
     """One operator of an inline network."""
 
     name: str = Field(description="any name that no other operator has")
@@ -107,14 +107,14 @@ class OperatorSpec(Part):
         )
 
 
-class HeadroomStep(Part):
+class HeadroomStep(ScenarioPart):
     """The part of the CPU that queries get from a moment on."""
 
     from_s: Seconds = Field(alias="from", description="when it changes, e.g. 100s; the first at 0s")
     fraction: float = Field(description="part of the CPU that queries get, e.g. 0.5 beside a background job")
 
 
-class Scenario(Part):
+class Scenario(ScenarioPart):
     """A simulation: a network, its input, the machine, and the load manager in charge."""
 
     name: str = Field("scenario", description="what to call it")

@@ -8,7 +8,6 @@ keeps its rows on disk until somebody calls `forget`: the registry does not gues
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,8 +16,10 @@ from penstock.streams.descriptor import check_partition
 from penstock.streams.files import locked, replace_text
 from penstock.streams.protocol import StreamLog
 from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.names import is_file_name
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+MOST_LETTERS = 80
+"""Most letters of a reader's id: a query's name, a dash and twelve hexadecimal digits have at most 77."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,9 @@ class ReaderRegistry:
         return {p: self.log.start(p) if at is None else self._state.trim(p, at) for p, at in least.items()}
 
     def _check(self, name: str, partitions: Mapping[int, int] | None = None) -> None:
-        if not _NAME.fullmatch(name):
+        if not is_file_name(name, MOST_LETTERS):
             raise InvalidInputError(
-                "a reader's name is up to 80 letters, digits, dots, dashes",
+                f"a reader's name is up to {MOST_LETTERS} letters, digits, dots, dashes",
                 repr(name),
                 "for example fraud-7f3a",
             )

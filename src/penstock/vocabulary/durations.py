@@ -1,4 +1,4 @@
-"""Durations as people write them, `2s` or `500ms`, in seconds."""
+"""Durations as people write them, in seconds: `2s` or `500ms` in files, `10 seconds` in Spark SQL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from penstock.vocabulary.errors import InvalidInputError
 _SECONDS_IN = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
 _HINT = "write 2, 2s, 500ms or 1min"
+_SECONDS_IN_SQL = {
+    "microsecond": 1e-6,
+    "millisecond": 1e-3,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+    "week": 604_800.0,
+}
+_PART = re.compile(rf"\s*(\d+)\s*({'|'.join(_SECONDS_IN_SQL)})s?\s*", re.IGNORECASE)
 
 
 def parse_duration_s(value: object, name: str = "a duration", *, allow_zero: bool = False) -> float:
@@ -38,6 +48,25 @@ def parse_duration_s(value: object, name: str = "a duration", *, allow_zero: boo
             _HINT,
         )
     return seconds
+
+
+def parse_interval_s(text: str, name: str = "a window's length") -> float:
+    """Reads an interval of Spark SQL in seconds, such as `10 seconds` or `1 hour 30 minutes`.
+
+    Args:
+        text: The text that the user wrote.
+        name: Name of the value in an error.
+
+    Raises:
+        InvalidInputError: The text is no interval, or has a unit whose length varies, such as months.
+    """
+    body = re.sub(r"^\s*interval\b", "", text, flags=re.IGNORECASE)
+    parts = list(_PART.finditer(body))
+    if not parts or "".join(part[0] for part in parts) != body:
+        raise InvalidInputError(
+            f"{name} is an interval of fixed length", repr(text), "for example '10 seconds'"
+        )
+    return sum(int(part[1]) * _SECONDS_IN_SQL[part[2].lower()] for part in parts)
 
 
 def _from_text(text: str, name: str) -> float:

@@ -58,13 +58,19 @@ class UnknownNameError(InvalidInputError):
 
 
 class MissingExtraError(PenstockError):
-    """A part of Penstock is used whose optional packages are not installed."""
+    """A part of Penstock is used whose optional packages are not installed.
+
+    Args:
+        part: The part, as a user knows it.
+        package: The package that could not be imported.
+        extra: The extra of Penstock with the package.
+    """
 
     def __init__(self, part: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{part} needs the package {package!r}, which is not installed; "
-            f"hint: pip install 'penstock[{extra}]'"
-        )
+        self.rule = f"{part} needs the package {package!r}"
+        self.got = "a Python without this package"
+        self.hint = f"pip install 'penstock[{extra}]'"
+        super().__init__(expected(self.rule, self.got, self.hint))
 
 
 def require_positive(name: str, value: float, hint: str) -> None:

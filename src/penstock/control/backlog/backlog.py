@@ -1,4 +1,4 @@
-"""What waits for each query. Tailers hand headers in; nothing is looked up in a log here."""
+"""What waits for each query, from the headers that tailers hand in. This module reads no log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class QueryBacklog:
     """What waits for one query, and how fast its rows arrive. The only writer is this module.
 
     Attributes:
-        waiting: As it was last looked at.
+        waiting: The rows that wait, as `Backlog.refresh` last found them.
         rates: How fast rows arrive.
-        seen_ends: By reader, the ends up to which rows were counted as offered.
-        holds_from_s: On the wall clock, from when on `waiting` holds as long as nothing arrives.
+        seen_ends: By reader and partition, the end of the rows that were counted as offered.
+        holds_from_s: A time of the wall clock. From then on `waiting` stays right until a row arrives.
     """
 
     waiting: Waiting = field(default_factory=Waiting)
@@ -34,7 +34,7 @@ class QueryBacklog:
     """What `waiting` was built from: versions of tails, and positions."""
 
     def count_new(self) -> dict[str, int]:
-        """By reader, rows that were not counted before; they count as offered from now on."""
+        """Counts waiting rows that were not counted before as offered, and returns their number by reader."""
         found = {}
         for reader, ends in self.waiting.ends.items():
             seen = self.seen_ends.setdefault(reader, dict(ends))
@@ -58,12 +58,12 @@ class Backlog:
         self._tails: dict[str, StreamTail] = {}
         self._sightings = Sightings()
         self._arrivals = 0
-        """How often headers were handed in: versions of tails."""
+        """How often headers were handed in. A tail's version is this number at its last new header."""
         self.looks = 0
-        """How often it was looked up what waits for a query: benches count it."""
+        """How often `refresh` built what waits for a query. Benches count it."""
 
     def arrived(self, stream: str, new: Iterable[NewSegments], at: Moment) -> None:
-        """A tailer found new segments of a stream."""
+        """Takes in new segments of a stream that a tailer found."""
         tail = self._tails.setdefault(stream, StreamTail())
         tail.take_in(new)
         self._arrivals += 1
@@ -72,19 +72,19 @@ class Backlog:
             self._sightings.saw(stream, partition, found.end, at)
 
     def ends(self, stream: str) -> dict[int, int]:
-        """Where the partitions of a stream end, as far as a tailer has told."""
+        """Returns the ends of a stream's partitions, as far as a tailer has reported them."""
         tail = self._tails.get(stream)
         return {} if tail is None else {p: found.end for p, found in tail.partitions.items()}
 
     def refresh(
         self, backlog: QueryBacklog, readers: Mapping[str, tuple[str, Positions]], at: Moment
     ) -> bool:
-        """Brings what waits for a query up to date; returns whether anything changed.
+        """Brings the backlog of a query up to date. Returns whether the backlog changed.
 
         Args:
-            backlog: Of the query.
+            backlog: The backlog of the query.
             readers: By reader that wants rows, its stream and the positions that it has reached.
-            at: Now.
+            at: The present time.
         """
         built_from: list[str | Positions | int] = []
         for name, (stream, positions) in readers.items():
@@ -99,9 +99,9 @@ class Backlog:
         return True
 
     def _holds_from_s(self, waiting: Waiting, readers: Mapping[str, tuple[str, Positions]]) -> float:
-        """The time of the wall clock from which on the ages of waiting rows need not be corrected.
+        """Returns the time of the wall clock after which the ages of waiting rows need no correction.
 
-        Infinite where rows may be stamped in the future: how old they are depends on when that is asked.
+        The time is infinite if arrival times may lie in the future: such rows always need a correction.
         """
         for part in waiting.parts if self._sightings.may_correct else ():
             if part.start < self._sightings.ahead_ends(readers[part.reader][0]).get(part.partition, 0):
@@ -126,15 +126,18 @@ class Backlog:
         return Waiting(parts, ends)
 
     def left_of(self, stream: str, positions: Positions, at: Moment) -> tuple[int, float | None]:
-        """Rows after positions, those that a trim took included, and when the oldest left arrived."""
+        """Returns how many rows come after some positions, and when the oldest of these rows arrived.
+
+        Rows that a trim has removed are counted, but have no arrival time.
+        """
         waiting = self._waiting({"": (stream, positions)}, at)
         return sum(end - positions.get(p, 0) for p, end in waiting.ends[""].items()), waiting.oldest_s
 
     def keep(self, readers: Collection[tuple[str, Positions]]) -> None:
-        """Forgets streams that nobody reads, and segments that every reader is past.
+        """Forgets streams without readers, and segments that all readers have already passed.
 
         Args:
-            readers: The stream and the positions of each reader that is there.
+            readers: By connected reader, its stream and its positions.
         """
         least: dict[str, dict[int, int]] = {}
         for stream, positions in readers:

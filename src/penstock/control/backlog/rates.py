@@ -15,21 +15,21 @@ IntArray = npt.NDArray[np.int64]
 
 USUAL, BURST, _SINCE_S, _ROWS = range(4)
 FIGURES = 4
-"""The usual rate, the rate of the last moments, when they were last computed (on the timer; NaN before the
-first time), and the rows that have arrived since then."""
+"""Rows of the table of rates: the usual rate, the short-term rate, the time at which both were last computed,
+and the number of rows since then. The time is on the timer, and NaN before the first computation."""
 
 
 def pass_time(
     figures: FloatArray, cls: IntArray, memory_s: Sequence[float], now_s: float, tuning: Tuning
 ) -> None:
-    """Brings the rates of many queries up to date, a column a query.
+    """Brings the rates of many queries up to date.
 
     Args:
-        figures: See `FIGURES`, a row each.
+        figures: The table of rates, with a column for each query. `FIGURES` describes the rows.
         cls: By query, the number of its class.
-        memory_s: By class, seconds after which about a third of the past is left in the usual rate.
-        now_s: On the timer.
-        tuning: How fast the other rate forgets, and over how long a rate is taken.
+        memory_s: By class, the time after which about a third of the past is left in the usual rate.
+        now_s: The present time on the timer.
+        tuning: Says how fast the short-term rate forgets, and over which time a rate is measured.
     """
     since_s = figures[_SINCE_S]
     since_s[np.isnan(since_s)] = now_s
@@ -53,18 +53,17 @@ def pass_time(
 
 
 def _forgotten(times_s: FloatArray, memory_s: Sequence[float]) -> FloatArray:
-    """By time that has passed and by class, the part of the past that is forgotten.
+    """Returns the part of the past that is forgotten, by time that has passed and by class.
 
-    The exponential function of NumPy may round otherwise than that of Python, and otherwise on another
-    processor.
+    Python's exponential function is used, because NumPy's may round differently on another processor.
     """
     return np.array([[1.0 - math.exp(-t_s / each_s) for each_s in memory_s] for t_s in times_s.tolist()])
 
 
 class ArrivalRates:
-    """The usual arrival rate of a query's rows, and the rate of the last moments.
+    """The usual arrival rate of a query's rows, and the short-term rate.
 
-    The figures lie in a table of all queries, whose rates are computed at once, as soon as there is one.
+    Once there is a table of all queries, the rates lie in the table. They are then computed for all at once.
     """
 
     def __init__(self) -> None:
@@ -72,24 +71,24 @@ class ArrivalRates:
 
     @property
     def usual_per_s(self) -> float:
-        """A mean that forgets slowly."""
+        """The usual rate: a mean that forgets slowly."""
         return float(self._figures[USUAL])
 
     @property
     def burst_per_s(self) -> float:
-        """A mean that forgets quickly."""
+        """The short-term rate: a mean that forgets quickly."""
         return float(self._figures[BURST])
 
     def lie_in(self, figures: FloatArray) -> None:
-        """The figures lie here from now on, as they are."""
+        """Moves the rates into a column of the table of all queries."""
         figures[:] = self._figures
         self._figures = figures
 
     def count(self, rows: int) -> None:
-        """Rows have arrived since the last call. What was there before the first time is no rate."""
+        """Counts rows that have arrived. Rows before the first `pass_time` have no rate, and do not count."""
         if not math.isnan(self._figures[_SINCE_S]):
             self._figures[_ROWS] += rows
 
     def pass_time(self, now_s: float, memory_s: float, tuning: Tuning) -> None:
-        """Brings the rates of this query alone up to date; see the function `pass_time`."""
+        """Brings the rates of this query alone up to date, as the function `pass_time` does."""
         pass_time(self._figures[:, None], np.zeros(1, np.int64), [memory_s], now_s, tuning)

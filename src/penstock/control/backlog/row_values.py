@@ -1,7 +1,7 @@
-"""What a class's shedder looks up in waiting rows: each segment is read once for all queries of the class.
+"""Values of waiting rows that a class's shedder needs. A segment is read once for all queries of the class.
 
-The control plane reads no rows. What a shedder does not know yet is fetched by whoever hosts the control
-plane, and the decision is taken when it is there.
+The control plane itself reads no rows. Its host fetches values that the shedder does not know yet. The grant
+is decided when the values have come.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from penstock.policies.quality.sic import IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """The waiting rows of one partition that a cut decides about, or has as late.
+    """Some waiting rows of one partition: rows that a cut decides about, or rows that it takes as late.
 
     Attributes:
         part: The partition's waiting segments.
-        segment: Where each segment begins that has such rows.
-        rows: How many such rows each of them has.
-        low_s: When the first waiting row of each segment arrived.
-        high_s: When the last row of each segment arrived.
-        first: The first such row.
+        segment: The first position of each segment that has some of the rows.
+        rows: By segment, how many of the rows it has.
+        low_s: By segment, the arrival time of its first waiting row.
+        high_s: By segment, the arrival time of its last row.
+        first: The position of the first of the rows.
     """
 
     part: WaitingSegments
@@ -40,7 +40,7 @@ class Inside:
 
 
 def inside(parts: Sequence[WaitingSegments], decided: Cut) -> list[Inside]:
-    """By partition, the rows that a cut decides about."""
+    """Returns, by partition, the rows that a cut decides about."""
     return [
         _inside(part, decided.late[part.reader][part.partition], decided.ends[part.reader][part.partition])
         for part in parts
@@ -48,7 +48,7 @@ def inside(parts: Sequence[WaitingSegments], decided: Cut) -> list[Inside]:
 
 
 def late_part(parts: Sequence[WaitingSegments], decided: Cut) -> list[Inside]:
-    """By partition, the rows that a cut has as late."""
+    """Returns, by partition, the rows that a cut takes as late."""
     return [_inside(part, part.start, decided.late[part.reader][part.partition]) for part in parts]
 
 
@@ -61,11 +61,11 @@ def _inside(part: WaitingSegments, first: int, end: int) -> Inside:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is looked up.
+    """The kind of value that a shedder needs of a row: the row's worth, or the number of its window.
 
     Attributes:
-        by: An expression in CQL that says what a row is worth, or the column with its time.
-        size_us: Of windows; 0 for what rows are worth.
+        by: For worth, an expression in CQL. For windows, the column with the row's time.
+        size_us: The size of windows; 0 for worth.
     """
 
     by: str
@@ -78,10 +78,10 @@ class Fetch:
 
     Attributes:
         stream: The id of the stream.
-        partition: Which partition.
-        look: What is looked up.
-        segments: Where the segments begin whose rows are needed, in order.
-        positions: Single rows that are needed.
+        partition: The partition.
+        look: The kind of value.
+        segments: First positions of the segments whose rows are needed, in order.
+        positions: Positions of single rows that are needed.
     """
 
     stream: str
@@ -96,9 +96,9 @@ class SegmentValues:
     """The values of one segment's rows.
 
     Attributes:
-        positions: The position of each row; some positions of the segment may have no row.
+        positions: The position of each row. Some positions of the segment may have no row.
         values: The value of each row.
-        end: Where the segment ends.
+        end: The position after the segment.
     """
 
     positions: IntArray
@@ -106,7 +106,7 @@ class SegmentValues:
     end: int
 
     def between(self, first: int, end: int) -> Values | IntArray:
-        """The values of the rows whose positions lie in [first, end)."""
+        """Returns the values of the rows whose positions lie in [first, end)."""
         low, high = self.positions.searchsorted([first, end])
         return self.values[low:high]
 
@@ -116,10 +116,10 @@ class FetchedValues:
     """The answer to a `Fetch`.
 
     Attributes:
-        fetch: What was asked for.
-        segments: By where a segment begins, the values of its rows.
-        positions: By position, the value of the row there, or of the last row before it in its segment;
-            `None` if there is no such row, or not any more.
+        fetch: The request.
+        segments: By the first position of a segment, the values of its rows.
+        positions: By position, the value of the row there, or of the last row before it in its segment. The
+            value is `None` if there is no such row, or the row was trimmed.
     """
 
     fetch: Fetch
@@ -128,10 +128,10 @@ class FetchedValues:
 
 
 class RowsNeededError(Exception):
-    """A shedder cannot decide yet: values of rows are missing.
+    """A shedder cannot decide yet, because values of rows are missing.
 
     Args:
-        fetches: What is missing.
+        fetches: Requests for the missing values.
     """
 
     def __init__(self, fetches: Sequence[Fetch]) -> None:
@@ -143,17 +143,17 @@ Key = tuple[str, int, Look]
 
 
 class RowValues:
-    """Values of waiting rows, remembered while a query of the class still has the row to come."""
+    """Remembers values of rows until all queries of the class have passed the rows."""
 
     def __init__(self) -> None:
         self._known: dict[Key, dict[int, SegmentValues]] = {}
         self._single: dict[Key, dict[int, int | None]] = {}
-        """Values of single rows, by position: the last that was asked for."""
+        """Values of single rows, by position. Only those of the last request are remembered."""
         self._missing: dict[Key, tuple[list[int], list[int]]] = {}
 
     @property
     def rows(self) -> int:
-        """How many are remembered."""
+        """Number of values that are remembered."""
         return sum(found.values.size for known in self._known.values() for found in known.values())
 
     @property
@@ -161,19 +161,21 @@ class RowValues:
         return not self._known and not self._single
 
     def take_in(self, fetched: FetchedValues) -> None:
-        """Values that were missing."""
+        """Takes in fetched values."""
         key = fetched.fetch.stream, fetched.fetch.partition, fetched.fetch.look
         self._known.setdefault(key, {}).update(fetched.segments)
         if fetched.positions:
             self._single[key] = dict(fetched.positions)
 
     def of(self, stream: str, part: Inside, look: Look) -> list[Values | IntArray]:
-        """The values of some rows, an array a segment; what is missing is noted, and empty here.
+        """Returns the values of some rows, as an array for each segment.
+
+        If values are missing, all arrays are empty, and the missing segments are noted for `check`.
 
         Args:
             stream: The id of the stream.
-            part: Which rows.
-            look: What is looked up.
+            part: The rows.
+            look: The kind of value.
         """
         key = stream, part.part.partition, look
         known, segments = self._known.get(key, {}), part.segment.tolist()
@@ -187,7 +189,10 @@ class RowValues:
         return [known[segment].between(begin, end) for segment, begin, end in spans]
 
     def at(self, stream: str, partition: int, position: int, look: Look) -> int | None:
-        """The value of one row, `None` if it is not there any more; where it is missing, that is noted."""
+        """Returns the value of one row; `None` if the row was trimmed, or its value is missing.
+
+        A missing value is noted for `check`.
+        """
         key = stream, partition, look
         known = self._single.get(key, {})
         if position not in known:
@@ -195,7 +200,7 @@ class RowValues:
         return known.get(position)
 
     def check(self) -> None:
-        """Raises what is missing, if anything is."""
+        """Raises `RowsNeededError` if missing values were noted."""
         missing, self._missing = self._missing, {}
         if missing:
             raise RowsNeededError(
@@ -206,7 +211,7 @@ class RowValues:
             )
 
     def forget(self, readers: Iterable[Reader]) -> None:
-        """Lets go of segments that all of a class's readers are past."""
+        """Forgets segments that all readers of the class have passed."""
         positions: dict[str, list[Positions]] = {}
         for reader in readers:
             positions.setdefault(reader.stream.id, []).append(reader.positions)

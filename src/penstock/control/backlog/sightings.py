@@ -1,8 +1,8 @@
-"""When rows were first seen. It bounds what their time stamps may say.
+"""Notes when the control plane first saw rows, and corrects time stamps of rows that are later than that.
 
-A row that has been seen has arrived. Where its time stamp is later than that moment, the clock of its
-producer is ahead, or the clock of this host went back. Such a row counts as arrived when the control plane
-first saw it. The correction is by stream: time stamps of one stream say nothing about the rows of another.
+A row that was seen has arrived. If its time stamp is later, the clock of its producer is ahead, or the clock
+of this host went back. Such a row counts as arrived when the control plane first saw it. The correction is by
+stream: time stamps of one stream say nothing about the rows of another stream.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from penstock.vocabulary.moment import Moment
 _log = logging.getLogger(__name__)
 
 EVERY_S = 0.05
-"""Sightings closer than this are one: the age of a row is not needed to a hundredth of a second."""
+"""Two sightings within this time count as one. Nobody needs the age of a row to a hundredth of a second."""
 MOST_SIGHTINGS, COARSE = 256, 1 / 16
-"""Of a partition. When there are more, those go that are closer to the next one than this part of their age:
-about half of them stay, and ages are right to an eighth, however long rows wait."""
+"""Most sightings of a partition. If there are more, a sighting is removed that is nearer to the next one
+than this part of its age. About half of the sightings stay. Ages are right to an eighth, however long rows
+wait."""
 SAY_FROM_S = 1.0
 """A smaller lead is not worth a warning: hosts with synchronised clocks differ by milliseconds."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """Where the end of a partition was, and when: in order of both."""
+    """The sightings of one partition, in order: an end of the partition, and when it was seen."""
 
     seen_s: list[float] = field(default_factory=list)
-    """On the timer."""
+    """Times on the timer."""
     ends: list[int] = field(default_factory=list)
 
     def saw(self, now_s: float, end: int) -> None:
@@ -70,7 +71,7 @@ class Sightings:
         self._warned: set[str] = set()
 
     def saw(self, stream: str, partition: int, end: int, at: Moment) -> None:
-        """The end of a partition was seen."""
+        """Notes that a tailer has just seen the end of a partition."""
         self._partition(stream, partition).saw(at.timer_s, end)
 
     def _partition(self, stream: str, partition: int) -> _Partition:
@@ -81,22 +82,25 @@ class Sightings:
 
     @property
     def may_correct(self) -> bool:
-        """Whether any stream has, or had, rows that were stamped in the future."""
+        """Whether any stream has had rows with time stamps in the future."""
         return bool(self._ahead_ends)
 
     def ahead_ends(self, stream: str) -> dict[int, int]:
-        """By partition, up to where rows may be stamped in the future: their age changes as time passes."""
+        """By partition, the end of the rows that may have time stamps in the future.
+
+        The ages of such rows must be computed anew at each look.
+        """
         return self._ahead_ends.get(stream, {})
 
     def corrected(self, stream: str, waiting: WaitingSegments, at: Moment) -> WaitingSegments:
-        """Waiting rows, none of which arrived after it was first seen.
+        """Returns waiting rows with corrected arrival times: no row arrives after it was first seen.
 
-        Only rows before the partition's `ahead_ends`, or newer than now, need it.
+        Only rows before the partition's `ahead_ends`, or with time stamps in the future, need the correction.
 
         Args:
             stream: The id of the stream.
-            waiting: All that waits in one of its partitions, as it is stamped.
-            at: Now.
+            waiting: All waiting rows of one partition, with their time stamps as arrival times.
+            at: The present time.
         """
         partition = self._partition(stream, waiting.partition)
         ahead_ends = self._ahead_ends.setdefault(stream, {})

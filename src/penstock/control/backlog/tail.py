@@ -1,4 +1,4 @@
-"""Headers of segments that a reader may still need, by stream and partition, as tailers hand them in."""
+"""Headers of the segments that a reader may still need, by stream and partition. Tailers hand them in."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FIRST_CAPACITY = 64
 
 
 class PartitionTail:
-    """Segments of one partition in arrays that grow at their end and are dropped at their front.
+    """The segments of one partition, in arrays. New segments come at the end; old ones go at the front.
 
-    Views of the arrays stay right until the next headers are handed in. Then the last segment that they show
-    may have grown; whoever keeps a view takes a new one when `version` has changed.
+    A view of the arrays stays right until the next headers come, because the last segment may grow. A caller
+    that keeps a view must take a new view once `version` has changed.
     """
 
     def __init__(self) -> None:
@@ -26,18 +26,18 @@ class PartitionTail:
         self.version = 0
         """Changes whenever a segment comes or goes."""
         self._positions = np.empty((2, _FIRST_CAPACITY), np.int64)
-        """Where each segment begins and ends."""
+        """The positions at which each segment begins and ends."""
         self._arrivals = np.empty((2, _FIRST_CAPACITY))
-        """When the first and the last row of each segment arrived."""
+        """The arrival times of the first and of the last row of each segment."""
         self._from = self._to = 0
         self._last_end, self._last_s = 0, 0.0
-        """Where the last segment ends, and when its last row arrived."""
+        """The position at which the last segment ends, and the arrival time of its last row."""
 
     def __len__(self) -> int:
         return self._to - self._from
 
     def take_in(self, new: NewSegments) -> None:
-        """New segments, older ones for a reader that stands further back, or all of them anew."""
+        """Takes in headers: of new segments, of older segments for a slower reader, or of all segments."""
         if new.anew:
             self._from = self._to
         self.start, self.end, self.version = new.start, new.end, self.version + 1
@@ -74,7 +74,7 @@ class PartitionTail:
         self._from = 0
 
     def _move(self, first: int, capacity: int) -> None:
-        """Puts what is here into larger arrays, from an index on; those before stay as views show them."""
+        """Copies the segments into larger arrays, from an index on. Views still show the old arrays."""
         live, size = slice(self._from, self._to), len(self)
         positions, arrivals = np.empty((2, capacity), np.int64), np.empty((2, capacity))
         positions[:, first : first + size] = self._positions[:, live]
@@ -83,12 +83,12 @@ class PartitionTail:
         self._from, self._to = first, first + size
 
     def drop_before(self, position: int) -> None:
-        """Forgets segments that end at a position or before it."""
+        """Forgets segments that end at a position or before the position."""
         ends = self._positions[1, self._from : self._to]
         self._from += int(ends.searchsorted(position, side="right"))
 
     def after(self, reader: str, partition: int, position: int) -> WaitingSegments | None:
-        """The segments that a reader at a position has not had yet; `None` if there are none."""
+        """Returns the segments with rows at a reader's position or after it; `None` if there are none."""
         first = position if position > self.start else self.start
         if first >= self.end or self._from == self._to or first >= self._last_end:
             return None  # nothing is there, or a trim came in between
@@ -117,7 +117,7 @@ class StreamTail:
         self.version = 0
 
     def take_in(self, new: Iterable[NewSegments]) -> None:
-        """What a tailer found."""
+        """Takes in headers that a tailer found."""
         for each in new:
             self.partitions.setdefault(each.partition, PartitionTail()).take_in(each)
         self.version += 1

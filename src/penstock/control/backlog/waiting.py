@@ -1,4 +1,4 @@
-"""What waits for a query: from segment headers alone, whatever the number of rows."""
+"""The rows that wait for a query, from segment headers alone: the work does not grow with the rows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.vocabulary.model import NO_ROWS, Admission, FloatArray, WaitingRow
 IntArray = npt.NDArray[np.int64]
 
 _BINS = 128
-"""Resolution of a waiting profile; a decision needs no more and a recorded run stays small."""
+"""Number of bins of a waiting profile. More bins would not improve decisions, but make records larger."""
 _FEW = 1024
-"""Segments a partition up to which it is quicker to look at each one than to search for the edges of bins."""
+"""With up to this many segments in a partition, looking at each segment is faster than a search for bins."""
 _SEVERAL = 8
-"""Partitions from which on it is quicker to look at all of them at once than at one after the other."""
+"""From this number of partitions on, looking at all partitions at once is faster than one after the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentRows:
-    """Waiting rows of some segments, an array a field.
+    """The waiting rows of some segments. Each field is an array with one entry for each segment.
 
     Attributes:
-        segment: Where each segment begins, also the part of it that does not wait any more.
-        first: The first waiting position of each segment.
-        rows: How many rows of each segment wait.
-        low_s: When the first waiting row of each segment arrived.
-        high_s: When the last row of each segment arrived.
+        segment: The first position of the segment, whether or not it waits.
+        first: The first waiting position of the segment.
+        rows: Number of waiting rows.
+        low_s: Arrival time of the first waiting row.
+        high_s: Arrival time of the last row.
     """
 
     segment: IntArray
@@ -43,25 +43,25 @@ class SegmentRows:
 
 @dataclass(slots=True, eq=False)
 class WaitingSegments:
-    """Segments with waiting rows, of one partition of one reader. Nobody changes them once they are made.
+    """The segments of one partition with rows that wait for one reader.
 
-    The class is not frozen only because that makes each object take twice as long: every look at a stream
-    makes one for each of its partitions.
+    Nobody changes an object of this class. Still the class is not frozen. A frozen object takes twice as long
+    to make, and every look at a stream makes an object for each partition.
 
-    The arrays are of whole segments and are shared with other readers of the stream, so that a long backlog
-    costs no more than a short one. Of the first segment only the rows from `start` on wait.
+    The arrays describe whole segments, and all readers of the stream share them. So a long backlog costs no
+    more than a short one. Of the first segment only the rows from `start` on wait.
 
     Attributes:
-        reader: Whose rows.
-        partition: Of which partition.
-        segment: Where each segment begins.
-        ends: Where each segment ends.
-        low_s: When the first row of each segment arrived.
-        high_s: When the last row of each segment arrived; it never falls from one segment to the next.
-        start: The first waiting position. It lies before the first segment where the positions in between
-            have no header: nothing is known of such rows, and they go with the first segment's.
+        reader: The id of the reader.
+        partition: The partition.
+        segment: The first position of each segment.
+        ends: The position after each segment.
+        low_s: By segment, the arrival time of its first row.
+        high_s: By segment, the arrival time of its last row. It never falls from one segment to the next.
+        start: The first waiting position. It may lie before the first segment, if positions in between have
+            no header. Nothing is known of such rows; they count with the first segment.
         end: The position after the last row, as in `ends`.
-        newest_s: When the last row arrived, as in `high_s`.
+        newest_s: The arrival time of the last row, as in `high_s`.
     """
 
     reader: str
@@ -85,7 +85,7 @@ class WaitingSegments:
         high_s: FloatArray,
         start: int,
     ) -> WaitingSegments:
-        """Segments whose end and newest row are those of the last of them."""
+        """Makes an object. `end` and `newest_s` are those of the last segment."""
         return cls(reader, partition, segment, ends, low_s, high_s, start, int(ends[-1]), float(high_s[-1]))
 
     @property
@@ -95,7 +95,7 @@ class WaitingSegments:
 
     @property
     def oldest_s(self) -> float:
-        """When the first waiting row arrived; inside a segment arrivals are even."""
+        """Arrival time of the first waiting row. Rows of a segment are taken to arrive evenly."""
         low_s, begins = float(self.low_s[0]), int(self.segment[0])
         if self.start <= begins:
             return low_s
@@ -103,7 +103,10 @@ class WaitingSegments:
         return low_s + part * (float(self.high_s[0]) - low_s)
 
     def position_at(self, arrival_s: float) -> int:
-        """The first waiting position that arrived after a moment; inside a segment arrivals are even."""
+        """Returns the first waiting position with a row that arrived after a moment.
+
+        Rows of a segment are taken to arrive evenly.
+        """
         i = int(self.high_s.searchsorted(arrival_s, side="right"))
         if i == self.ends.size:
             return self.end
@@ -116,7 +119,7 @@ class WaitingSegments:
         return first + min(int((arrival_s - low_s) / (high_s - low_s) * rows), rows)
 
     def which(self, first: int, end: int) -> slice:
-        """The segments that have waiting rows in [first, end)."""
+        """Returns which segments have waiting rows in [first, end)."""
         low = 0 if first <= self.start else int(self.ends.searchsorted(first, side="right"))
         if end >= self.end:
             return slice(low, self.ends.size)
@@ -124,7 +127,7 @@ class WaitingSegments:
         return slice(low, max(low, high))
 
     def between(self, first: int, end: int) -> SegmentRows:
-        """The segments that have waiting rows in [first, end), each with all its waiting rows."""
+        """Returns the segments with waiting rows in [first, end), each with all its waiting rows."""
         at = self.which(first, end)
         segment, ends = self.segment[at], self.ends[at]
         firsts, low_s = segment, self.low_s[at]
@@ -136,14 +139,16 @@ class WaitingSegments:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits for a query's readers.
+    """The rows that wait for a query's readers.
+
+    The last three fields are computed once, because they are read far more often than they change.
 
     Attributes:
         parts: Partitions with waiting rows.
-        ends: By reader, the positions at which nothing waits any more.
-        rows: How many rows wait; this and the next two are asked for far more often than they change.
-        oldest_s: When the oldest of them arrived.
-        newest_s: When the newest of them arrived; minus infinity where none waits.
+        ends: By reader, the positions after the last waiting rows.
+        rows: Number of waiting rows.
+        oldest_s: Arrival time of the oldest waiting row; `None` if no row waits.
+        newest_s: Arrival time of the newest waiting row; minus infinity if no row waits.
     """
 
     parts: Sequence[WaitingSegments] = ()
@@ -201,13 +206,13 @@ def _rows_by(part: WaitingSegments, edges: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a grant ends, and what of it is late, by reader.
+    """The positions at which a grant ends, and the positions before which its rows are late.
 
     Attributes:
-        ends: Positions by reader.
-        late: Positions before which rows are late, by reader.
-        rows: Rows between late and end: those the plan's coins are for.
-        late_rows: Rows that are late.
+        ends: By reader, the positions at which the grant ends.
+        late: By reader, the positions before which rows are late.
+        rows: Number of rows between `late` and `ends`. The grant's plan decides about these rows.
+        late_rows: Number of late rows.
     """
 
     ends: Mapping[str, dict[int, int]]
@@ -220,9 +225,9 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
     """Turns a grant's times into positions.
 
     Args:
-        waiting: What was looked at for the decision.
-        grant: In arrival times.
-        row_limit: Admit no more than this, oldest first, beside the grant's own limit.
+        waiting: The waiting rows on which the decision was made.
+        grant: The decision, in arrival times.
+        row_limit: Most rows to admit, oldest first. The grant's own limit holds, too.
     """
     parts = waiting.parts
     limit = row_limit if grant.limit_rows is None else min(row_limit, grant.limit_rows)
@@ -247,7 +252,7 @@ def cut(waiting: Waiting, grant: Admission, row_limit: float) -> Cut:
 
 
 def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limit: int) -> list[int]:
-    """Ends that hold the oldest `limit` rows: by arrival time, and among rows of one time by position."""
+    """Returns ends before which the oldest `limit` rows lie. Rows of one time are taken by position."""
     assert waiting.oldest_s is not None
     low_s, high_s = float(np.nextafter(waiting.oldest_s, -np.inf)), waiting.newest_s
     ends_at, full = _ends_by_time(waiting.parts, late_at, until), sum(late_at) + limit
@@ -271,7 +276,13 @@ def _oldest(waiting: Waiting, late_at: Sequence[int], until: Sequence[int], limi
 def _ends_by_time(
     parts: Sequence[WaitingSegments], late_at: Sequence[int], until: Sequence[int]
 ) -> Callable[[float], list[int]]:
-    """By moment, where a grant of the rows up to then ends, which begins with late rows and has a bound."""
+    """Returns a function: it gives, for a moment, the ends of a grant of all rows that arrived until then.
+
+    Args:
+        parts: The partitions.
+        late_at: By partition, the end of the late rows; no end is before it.
+        until: By partition, the bound of all ends.
+    """
     sizes = [part.ends.size for part in parts]
     if len(parts) < _SEVERAL or sum(sizes) > _FEW * len(parts):
         bounds = list(zip(parts, late_at, until, strict=True))

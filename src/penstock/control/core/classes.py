@@ -24,11 +24,11 @@ class Classes(Mapping[str, GovernedClass]):
     """The classes by name, in the order of the configuration.
 
     Args:
-        config: Of the flow.
-        at: Now.
+        config: The configuration of the flow.
+        at: The present time.
         guard: Calls the capacity policy.
         out: Gets the decisions of load managers.
-        tuning: Figures.
+        tuning: Tuned constants.
     """
 
     def __init__(
@@ -38,15 +38,16 @@ class Classes(Mapping[str, GovernedClass]):
         self.capacity = Redistribution(
             config.capacity.build_policy(), list(config.query_classes().values()), every=1
         )
-        self.scheduler = Scheduler(self.capacity, config.capacity.batches == "eager", guard, tuning)
+        eager = tuning.eager or config.capacity.batches == "eager"  # the second is an old key
+        self.scheduler = Scheduler(self.capacity, eager, guard, tuning)
         self._governed: dict[str, GovernedClass] = {}
         for name, cls in config.classes.items():
             self._governed[name] = self.govern(name, cls, ClassPlant(cls.query_class(name), at.timer_s))
         self.removed: dict[str, ClassStatus] = {}
-        """By class that was taken out while it ran, its last status."""
+        """By removed class, its last status."""
         self.started_s = self._last_s = self._divided_s = at.timer_s
         self._waiting: set[str] = set()
-        """Classes for which rows waited when they were last looked at."""
+        """Classes with waiting rows at the last look at all queries."""
 
     # -- a mapping ------------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ class Classes(Mapping[str, GovernedClass]):
         return len(self._governed)
 
     def governed(self, name: str) -> GovernedClass:
-        """A class by the name that a user gave."""
+        """Returns the class with a name that a user gave."""
         if name not in self._governed:
             raise UnknownNameError("class", name, self._governed)
         return self._governed[name]
@@ -70,7 +71,7 @@ class Classes(Mapping[str, GovernedClass]):
         return {name: governed.config.priority for name, governed in self.items()}
 
     def traits(self) -> list[ClassTraits]:
-        """What turns depend on, of each class."""
+        """Returns, for each class, the facts on which turns depend."""
         return [
             ClassTraits(
                 name,
@@ -84,18 +85,18 @@ class Classes(Mapping[str, GovernedClass]):
     # -- changes --------------------------------------------------------------------------------
 
     def govern(self, name: str, config: ClassConfig, plant: ClassPlant) -> GovernedClass:
-        """A class with a fresh manager, on a plant that may have run before."""
+        """Returns a class with a fresh manager. Its plant may have had another manager before."""
         governed = govern(name, config, plant, self._out, self._config.dry_run, self._config.seed)
         plant.capacity_scale = first_scale(config, self.capacity.claims[name])
         return governed
 
     def put(self, name: str, governed: GovernedClass) -> None:
-        """A class has other settings from now on."""
+        """Puts new settings of a class in force."""
         self._governed[name] = governed
         self.capacity.change(governed.plant.cls)
 
     def remove(self, name: str, last: ClassStatus) -> None:
-        """Takes a class out; what it had is divided among the others."""
+        """Removes a class, and divides its share among the other classes."""
         self.removed[name] = last
         del self._governed[name]
         self.scheduler.forget_class(name)
@@ -105,7 +106,12 @@ class Classes(Mapping[str, GovernedClass]):
     # -- time -----------------------------------------------------------------------------------
 
     def pass_time(self, at: Moment, held: Collection[Query]) -> None:
-        """Time has passed since the last event: some classes ran batches, for some rows waited."""
+        """Books the time since the last event: in which classes batches ran, and in which rows waited.
+
+        Args:
+            at: The present time.
+            held: Queries whose batch ran.
+        """
         passed_s, self._last_s = at.timer_s - self._last_s, at.timer_s
         if passed_s <= 0.0:
             return
@@ -118,7 +124,7 @@ class Classes(Mapping[str, GovernedClass]):
             governed.plant.period.work_s += passed_s * batches
 
     def saw(self, seen: Snapshot) -> None:
-        """All queries were looked at."""
+        """Notes for which classes rows waited at a look at all queries."""
         self._waiting = {seen.classes[i].name for i in set(seen.cls[seen.rows > 0].tolist())}
 
     def divide(self, seen: Snapshot, at: Moment) -> None:
@@ -136,6 +142,7 @@ class Classes(Mapping[str, GovernedClass]):
 
     @property
     def _divide_every_s(self) -> float:
+        """Time between two redistributions: a part of the shortest target, unless a user set it."""
         shortest_s = min(governed.plant.cls.delay_target_s for governed in self.values())
         return self._config.capacity.every_s or shortest_s * self._tuning.divided_at
 
@@ -143,7 +150,7 @@ class Classes(Mapping[str, GovernedClass]):
         return at.timer_s >= self._divided_s + self._divide_every_s
 
     def periods_due(self, at: Moment) -> list[str]:
-        """Classes whose manager decides periodically, and is due."""
+        """Returns the classes whose manager decides periodically and must be asked now."""
         return [
             name
             for name, governed in self.items()
@@ -151,7 +158,11 @@ class Classes(Mapping[str, GovernedClass]):
         ]
 
     def is_cycle_over(self, name: str, cycle_s: float, at: Moment) -> bool:
-        """Whether a batch can have ended in a class's period; a decision on no batch is one on nothing."""
+        """Whether a turn interval has passed since a class's last observation.
+
+        Only then can the manager's observation have a complete batch. If the interval has not passed, the
+        manager is asked again later.
+        """
         governed = self[name]
         left_s = governed.plant.last_s + cycle_s - at.timer_s
         wait_s = max(self._tuning.ask_again_fraction * left_s, self._tuning.look_every_s)
@@ -160,7 +171,7 @@ class Classes(Mapping[str, GovernedClass]):
 
     @property
     def due_s(self) -> float:
-        """On the timer, when something periodic is due."""
+        """The time, on the timer, of the next periodic decision."""
         periods_s = (governed.asked_s for governed in self.values() if not governed.traits.gives_grants)
         soon_s = self._last_s + self._tuning.look_every_s
         return min(self._divided_s + self._divide_every_s, max(min(periods_s, default=math.inf), soon_s))

@@ -1,4 +1,4 @@
-"""What users and drivers want of a running control plane. All of a change, or an error and nothing of it."""
+"""Carries out commands of users and drivers. A command is carried out whole, or raises an error."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def carry_out(engine: Engine, command: ev.Command, at: Moment) -> None:
-    """Does what somebody wants.
+    """Carries out a command.
 
     Args:
         engine: The control plane.
-        command: What is wanted.
-        at: Now.
+        command: The command.
+        at: The present time.
 
     Raises:
-        InvalidInputError: A rule forbids it; nothing was changed.
+        InvalidInputError: A rule forbids the command. Nothing was changed.
     """
     members = engine.members
     engine.table.everything_changed()  # some commands end with a look
@@ -64,7 +64,7 @@ def carry_out(engine: Engine, command: ev.Command, at: Moment) -> None:
 
 
 def _publish(engine: Engine, command: ev.Publish) -> None:
-    """A query of a class writes a shared stream: the class owns it, and lower ones may read it."""
+    """Makes a class the owner of a shared stream, which classes that are not higher may read."""
     engine.classes.governed(command.cls)
     members, sic = engine.members, engine.ledger.sic
     members.shared.own(command.stream, command.cls, members.reads(), engine.classes.priorities)
@@ -125,7 +125,7 @@ def _check_change(engine: Engine, name: str, before: ClassConfig, after: ClassCo
 
 
 def _remove_class(engine: Engine, name: str, at: Moment) -> None:
-    """Takes out a class whose queries have stopped; the others share its part, its books stay."""
+    """Removes a class whose queries have stopped. Other classes get its share; its last status is kept."""
     engine.classes.governed(name)
     members = engine.members
     owned = set(members.shared.owned(name))

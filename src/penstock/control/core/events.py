@@ -1,4 +1,4 @@
-"""Everything that can happen to the control plane, and when."""
+"""Everything that can happen to the control plane, and when it happened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Event:
     """Something that happened.
 
     Attributes:
-        at: When.
+        at: The time at which it happened.
     """
 
     at: Moment
@@ -26,15 +26,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ReaderExpected(Event):
-    """A reader is about to join: a tailer reads the headers of what waits for it.
+    """A reader is about to join: a tailer reads the headers of its waiting rows.
 
-    From now on until the reader joins, or its connection ends, the engine lets go of no header that the
-    reader needs. Other events come between the headers and `ReaderJoined`.
+    Until the reader joins, or its connection ends, the engine keeps all headers that the reader needs. Other
+    events come between the headers and `ReaderJoined`.
 
     Attributes:
-        connection: Of the reader's planner.
-        stream: Id of the stream that it reads.
-        positions: Where it stands.
+        connection: The connection of the reader's planner.
+        stream: Id of the stream that the reader reads.
+        positions: The reader's positions in the stream.
     """
 
     connection: Hashable
@@ -44,13 +44,13 @@ class ReaderExpected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReaderJoined(Event):
-    """A reader's planner has connected. The headers of what waits for it have arrived before.
+    """A reader's planner has connected. The headers of the reader's waiting rows have arrived before.
 
     Attributes:
-        who: Which query and class it belongs to.
-        stream: What it reads.
-        connection: Of its planner.
-        offset: Where it stands.
+        who: The query and the class of the reader.
+        stream: The stream that the reader reads.
+        connection: The connection of the reader's planner.
+        offset: The reader's present offset.
     """
 
     who: Joining
@@ -61,12 +61,12 @@ class ReaderJoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Event):
-    """A source asks for its next grant; what its query held before is over.
+    """A source asks for its next grant. The grant that its query held before has ended.
 
     Attributes:
-        reader: Who asks.
-        start: Where it stands.
-        takes_all: Whether its query runs under AvailableNow, which asks for everything there is.
+        reader: The reader that asks.
+        start: The reader's present offset.
+        takes_all: Whether the query runs under AvailableNow: it wants all rows that its log has.
     """
 
     reader: str
@@ -76,10 +76,10 @@ class Asked(Event):
 
 @dataclass(frozen=True, slots=True)
 class QuestionEnded(Event):
-    """The host does not hold a question, or a planned batch, any longer: its source is to ask again.
+    """The host stops holding the question of a source, or its planned batch. The source asks again.
 
     Attributes:
-        reader: Whose.
+        reader: The reader of the source.
     """
 
     reader: str
@@ -87,11 +87,11 @@ class QuestionEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReaderFinished(Event):
-    """A reader under AvailableNow is at its end and wants no further grant.
+    """A reader under AvailableNow has reached its end and wants no further grant.
 
     Attributes:
-        reader: Which.
-        start: Where it stands.
+        reader: The reader.
+        start: The reader's present offset.
     """
 
     reader: str
@@ -100,13 +100,13 @@ class ReaderFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned(Event):
-    """Spark has logged an offset and plans its batch; tasks come next.
+    """Spark has logged an offset and plans the batch up to it. The batch's tasks start next.
 
     Attributes:
-        reader: Of which reader.
-        offset: Where the batch ends.
-        admitted: Rows that its plan admits.
-        set_aside: Whether the batch failed too often, and runs without them.
+        reader: The reader whose part of the batch is planned.
+        offset: The offset at which the batch ends.
+        admitted: Number of rows that the plan of the offset admits.
+        set_aside: Whether the batch has failed too often, and now runs without these rows.
     """
 
     reader: str
@@ -120,7 +120,7 @@ class LastStageStarted(Event):
     """A job of a batch has started its last stage.
 
     Attributes:
-        tokens: Of the readers of its query.
+        tokens: Tokens of the readers of the batch's query.
         batch: Spark's number of the batch.
     """
 
@@ -133,8 +133,8 @@ class BatchReported(Event):
     """Spark has reported on a micro-batch.
 
     Attributes:
-        batch: Spark's number of it.
-        dropped: By reader and number of its grant, admitted rows that the watermark dropped as late.
+        batch: Spark's number of the micro-batch.
+        dropped: By reader and number of the grant, how many admitted rows the watermark dropped as late.
     """
 
     batch: int
@@ -147,7 +147,7 @@ class RowsArrived(Event):
 
     Attributes:
         stream: The id of the stream.
-        new: What is new, by partition.
+        new: By partition, the new segments.
     """
 
     stream: str
@@ -159,9 +159,9 @@ class Fetched(Event):
     """The answer to a `FetchRows`.
 
     Attributes:
-        query: Whose grant waits for it.
-        fetch: What was asked for.
-        values: What was read; `None` if it could not be read.
+        query: The query whose grant waits for the values.
+        fetch: The values that were wanted.
+        values: The values that were read; `None` if they could not be read.
     """
 
     query: str
@@ -171,10 +171,10 @@ class Fetched(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded(Event):
-    """A connection ended, for whatever reason; most are not of readers.
+    """A connection ended, for whatever reason. Most connections belong to no reader.
 
     Attributes:
-        connection: Which.
+        connection: The connection.
     """
 
     connection: Hashable
@@ -182,7 +182,7 @@ class ConnectionEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Woke(Event):
-    """The moment that `due_s` named has come."""
+    """The time has come at which the engine wanted to be woken (`due_s`)."""
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -190,12 +190,12 @@ class Woke(Event):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a user or a driver wants. A command that breaks a rule raises, and changes nothing."""
+    """A command of a user or a driver. A command that breaks a rule raises an error, and changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeClass(Command):
-    """Other settings of a class, by their names in the configuration."""
+    """Changes settings of a class. The settings have their names in the configuration."""
 
     cls: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -203,14 +203,14 @@ class ChangeClass(Command):
 
 @dataclass(frozen=True, slots=True)
 class RemoveClass(Command):
-    """A class is taken out."""
+    """Removes a class."""
 
     cls: str
 
 
 @dataclass(frozen=True, slots=True)
 class Publish(Command):
-    """A query of a class, whose readers have these tokens, writes a shared stream that others may read."""
+    """Makes a stream a shared stream. The query that writes it has readers with these tokens."""
 
     stream: str
     cls: str
@@ -219,14 +219,14 @@ class Publish(Command):
 
 @dataclass(frozen=True, slots=True)
 class Unpublish(Command):
-    """A shared stream has no owner any more."""
+    """Takes the owner from a shared stream that no query writes any more."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRead(Command):
-    """Whether a class may read a stream."""
+    """Raises an error if a class may not read a stream."""
 
     stream: str
     cls: str
@@ -234,20 +234,20 @@ class CheckRead(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetShedding(Command):
-    """The kill switch."""
+    """Switches the shedding of all classes on or off: the kill switch."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Forbid(Command):
-    """The next question of a reader, or of the readers with a token, is refused.
+    """Makes the engine refuse the next question of a reader, or of the readers with a token.
 
     Attributes:
         who: The reader or the token.
         rule: What was expected.
-        got: What is there instead.
-        hint: What to do.
+        got: What the driver found instead.
+        hint: What the user can do.
     """
 
     who: str
@@ -258,14 +258,14 @@ class Forbid(Command):
 
 @dataclass(frozen=True, slots=True)
 class MarkWindowed(Command):
-    """The answers of queries with these tokens are windows that the watermark closes."""
+    """Tells that queries with these tokens answer with windows that the watermark closes."""
 
     tokens: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Command):
-    """Queries with these tokens get no more grants, or get them again."""
+    """Stops the grants of queries with these tokens, or lets the queries have grants again."""
 
     tokens: frozenset[str]
     on: bool = True
@@ -273,7 +273,7 @@ class Refuse(Command):
 
 @dataclass(frozen=True, slots=True)
 class Drain(Command):
-    """What waits for queries with these tokens is processed unshed."""
+    """Processes the waiting rows of queries with these tokens without shedding, or no longer does so."""
 
     tokens: frozenset[str]
     on: bool = True
@@ -281,10 +281,10 @@ class Drain(Command):
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Event):
-    """Somebody wants something.
+    """A user or a driver has given a command.
 
     Attributes:
-        command: What.
+        command: The command.
     """
 
     command: Command

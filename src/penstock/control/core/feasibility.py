@@ -1,4 +1,4 @@
-"""What each class needs, what its share gives and what is free, by the measured costs. Decides nothing."""
+"""The time that each class needs, the time that its share gives, and free time, by measured costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClassNeeds:
-    """What a class needs of the time, and what it has.
+    """The time that a class needs, and the time that it has.
 
     Attributes:
         needs: Part of the time that its load asks for; `None` if that is not known, or no part would do.

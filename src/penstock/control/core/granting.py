@@ -1,4 +1,4 @@
-"""What a grant holds: what the manager admits, how many rows at most, which of them."""
+"""Makes a grant: how many rows it may have, and which rows the manager and the shedder admit."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class PendingGrant:
     """A grant that is being decided.
 
     Attributes:
-        query: Whose.
-        schedule: How long turns are.
-        turn: How long the grant of the query may be.
+        query: The query that gets the grant.
+        schedule: The lengths of all turns.
+        turn: The turn of the query: how long its grant may be.
         admission: What the class's manager admits.
-        waiting: What waits for the query. Rows that arrive while values are fetched are the next grant's.
+        waiting: The query's waiting rows. Rows that arrive while values are fetched wait for the next grant.
         spare: Whether no other class wanted the turn.
     """
 
@@ -53,12 +53,12 @@ class Granting:
     """Makes the terms of leases.
 
     Args:
-        config: Seed of the samples.
+        config: The configuration, with the seed of the samples.
         decider: Asks the managers.
         shedding: The shedders of classes.
         guard: Calls the shedders.
-        out: Where shedders' decisions are recorded.
-        tuning: Figures.
+        out: Takes the shedders' decisions for the record.
+        tuning: Tuned constants.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Granting:
         schedule: TurnSchedule,
         spare: bool,
     ) -> PendingGrant:
-        """Has the class's manager decide what it admits of what waits for a query.
+        """Begins a grant: asks the class's manager which of a query's waiting rows it admits.
 
         Args:
             governed: The class.
-            queries: All its queries.
-            query: The one whose turn it is.
-            schedule: How long turns are.
+            queries: All queries of the class.
+            query: The query that has the turn.
+            schedule: The lengths of all turns.
             spare: Whether no other class wanted the turn.
         """
         turn = schedule.turn(query)
@@ -105,17 +105,17 @@ class Granting:
         at: Moment,
         may_fetch: bool,
     ) -> Terms:
-        """The terms of a lease.
+        """Returns the terms of the lease for a grant.
 
         Args:
-            pending: What the manager has decided.
-            governed: The class as it is now: it may have changed while values were fetched.
+            pending: The grant, with the manager's decision.
+            governed: The class as it is now. It may have changed while values were fetched.
             queries: All queries of the class.
-            at: Now.
-            may_fetch: Whether the grant may wait for rows that are fetched.
+            at: The present time.
+            may_fetch: Whether the grant may wait until rows are fetched.
 
         Raises:
-            RowsNeededError: The class's shedder must know values of rows first.
+            RowsNeededError: The class's shedder needs values of rows that are not fetched yet.
         """
         query, admission = pending.query, pending.admission
         waiting, turn = pending.waiting, pending.turn
@@ -150,7 +150,7 @@ class Granting:
         )
 
     def take_in(self, cls: str, fetched: FetchedValues) -> None:
-        """Values of rows that the shedder of a class needed."""
+        """Takes in fetched values of rows, for the shedder of a class."""
         self.shedding.take_in(cls, fetched)
 
     def _choose(
@@ -161,7 +161,10 @@ class Granting:
         at: Moment,
         may_fetch: bool,
     ) -> Chosen | None:
-        """What the class's shedder keeps of a query, recorded; `None` where it has no word in it."""
+        """Asks the class's shedder which rows of a query it keeps, and records its decision.
+
+        The result is `None` if the shedder fails or leaves the choice to the manager's keep fraction.
+        """
         query, waiting = pending.query, pending.waiting
         mine = [query, *(q for q in queries if q.readers and q is not query)]
         turn, most = pending.schedule.turns[query.cls], most_rows(query, self._tuning)
@@ -202,7 +205,10 @@ class Granting:
         return plan_for(keep, sampling, seed, buckets)
 
     def _warn_of_late(self, query: Query, age_s: float, governed: GovernedClass, rows: int) -> None:
-        """Says once that a query sheds what is far older than its target: an old log, or it was down."""
+        """Warns once if a query sheds rows that are far older than its target.
+
+        Such rows are in an old log, or arrived while the query was down.
+        """
         target_s = governed.plant.cls.delay_target_s
         if rows and age_s >= self._tuning.old_targets * target_s and not query.shedding.warned_late:
             query.shedding.warned_late = True
@@ -217,7 +223,10 @@ class Granting:
 
 
 def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
-    """Rows that a batch may have: what its turn holds, once its cost is known, and never a leap."""
+    """Returns the most rows that a query's next batch may have.
+
+    These are the rows that fit into the turn, once the query's cost is known, but at most `most_rows`.
+    """
     most, known = most_rows(query, tuning), timing(query, turn, tuning)
     if query.cost.warming or known is None:
         return most
@@ -225,19 +234,22 @@ def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
 
 
 def most_rows(query: Query, tuning: Tuning = TUNING) -> float:
-    """Rows that a batch may have by those before it: nothing is known of much larger ones."""
+    """Returns the most rows that a batch may have, judged by the query's earlier batches.
+
+    A batch may only be some times as large as the largest one before: costs of larger batches are unknown.
+    """
     if query.cost.warming:
         return tuning.first_rows
     return max(tuning.first_rows, tuning.growth * query.costs.largest_rows)
 
 
 def tick_terms(waiting: Waiting, at: Moment) -> Terms:
-    """The terms of an empty batch that closes windows."""
+    """Returns the terms of an empty batch that closes windows."""
     return Terms(at.timer_s, {name: dict(positions) for name, positions in waiting.ends.items()})
 
 
 def carried_plan(reader: Reader) -> ShedPlan:
-    """The plan of an offset without rows: what was decided about windows must not be forgotten."""
+    """Returns the plan for an offset without rows. It keeps earlier decisions about windows."""
     plan = reader.offset.plan
     return plan if plan.carries_over else KEEP_ALL
 

@@ -1,4 +1,4 @@
-"""Everything the control plane can want of its host."""
+"""Everything that the control plane can tell its host to do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.vocabulary.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Something that the host is to do."""
+    """An instruction for the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantIssued(Instruction):
-    """A reader's question is answered with a grant."""
+    """Answers a reader's question with a grant."""
 
     reader: str
     grant: Grant
@@ -27,11 +27,11 @@ class GrantIssued(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class NothingYet(Instruction):
-    """A reader's question is answered: nothing, and holding it would not help.
+    """Answers a reader's question with "nothing yet", because holding the question would not help.
 
     Attributes:
-        reader: Who asked.
-        leads: Whether its questions open its query's grants; another reader of the query does so otherwise.
+        reader: The reader that asked.
+        leads: Whether the reader's questions open its query's grants. If not, another reader's questions do.
     """
 
     reader: str
@@ -40,14 +40,14 @@ class NothingYet(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class MayProceed(Instruction):
-    """The batch that Spark has planned for a reader may have the cores."""
+    """Lets the tasks of a reader's planned batch start."""
 
     reader: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(Instruction):
-    """A reader's question is refused, which ends its query."""
+    """Refuses a reader's question, which ends the reader's query."""
 
     reader: str
     error: InvalidInputError
@@ -55,11 +55,11 @@ class Refused(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class FetchRows(Instruction):
-    """A shedder must know values of rows; a `Fetched` is the answer.
+    """Fetches values of rows that a shedder needs. The host answers with a `Fetched`.
 
     Attributes:
-        query: Whose grant waits for it.
-        fetch: What is needed.
+        query: The query whose grant waits for the values.
+        fetch: The values that are needed.
     """
 
     query: str
@@ -68,12 +68,12 @@ class FetchRows(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ManagerChanged:
-    """A class has another manager from an observation on.
+    """Records that a class has another manager from an observation on.
 
     Attributes:
         cls: The class.
         observation_id: The first observation that the new manager gets.
-        manager: What it is, as a run directory describes it.
+        manager: The new manager, as a run directory describes it.
     """
 
     cls: str
@@ -83,18 +83,18 @@ class ManagerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Instruction):
-    """Something is to be kept in the record of the run, if there is one."""
+    """Writes a line into the record of the run, if the run has a record."""
 
     line: Step | SicLine | ShedLine | ManagerChanged
 
 
 @dataclass(frozen=True, slots=True)
 class Tell(Instruction):
-    """A driver is to do something. Nothing needs it yet: state placement and migration will.
+    """Tells a driver to do something. Nothing uses it yet; state placement and migration will.
 
     Attributes:
-        driver: Which.
-        what: In words of the driver's own messages.
+        driver: The driver.
+        what: The instruction, as a message to the driver.
     """
 
     driver: str
@@ -102,7 +102,7 @@ class Tell(Instruction):
 
 
 class Outbox:
-    """Instructions that wait for the end of an event; load managers record their steps into it."""
+    """Collects the instructions of one event. Load managers also record their steps here."""
 
     def __init__(self) -> None:
         self._waiting: list[Instruction] = []
@@ -111,10 +111,10 @@ class Outbox:
         self._waiting.append(instruction)
 
     def record(self, step: Step) -> None:
-        """A decision of a load manager."""
+        """Adds a step of a load manager, for the record."""
         self._waiting.append(Recorded(step))
 
     def take(self) -> list[Instruction]:
-        """All that wait; they wait no more."""
+        """Returns all collected instructions, and forgets them."""
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -1,4 +1,4 @@
-"""What is booked of what happened: costs, delays of rows and answers, and what these stand on."""
+"""Books what happened to rows: the costs of batches, the delays of rows and answers, and SIC."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Ledger:
     """Books what happened to the rows of queries.
 
     Args:
-        sic: The books of SIC.
-        tuning: Figures.
+        sic: Counts offered and kept rows for SIC.
+        tuning: Tuned constants.
     """
 
     def __init__(self, sic: SicLedger, tuning: Tuning = TUNING) -> None:
         self.sic, self._tuning = sic, tuning
 
     def arrivals(self, plant: ClassPlant, query: Query, at: Moment) -> None:
-        """Counts rows that arrived for a query since the last time as offered.
+        """Counts rows as offered that arrived for a query since the last call.
 
         Args:
-            plant: The query's class.
-            query: Whose rows.
-            at: Now.
+            plant: The plant of the query's class.
+            query: The query.
+            at: The present time.
         """
         rows = 0
         for reader, new in query.backlog.count_new().items():
@@ -45,7 +45,7 @@ class Ledger:
         query.backlog.rates.count(rows)
 
     def planned(self, plant: ClassPlant, query: Query, lease: Lease, event: BatchPlanned) -> None:
-        """Spark plans a batch of a reader; said twice it counts once."""
+        """Books that Spark plans a reader's batch. If Spark plans the batch again, nothing is booked."""
         processed, reader = 0 if event.set_aside else event.admitted, query.readers[event.reader]
         if not lease.log(event.reader, processed):
             return
@@ -67,15 +67,15 @@ class Ledger:
         """Books a batch that ran to its end.
 
         Args:
-            plant: Its class.
-            query: Its query.
-            lease: What it ran under.
-            outcome: Done, or run again after a restart.
-            windowed: Whether its answers are windows that the watermark closes.
-            at: Now.
+            plant: The plant of the query's class.
+            query: The query that ran the batch.
+            lease: The lease under which the batch ran.
+            outcome: Whether Spark ran the batch for the first time, or again after a restart.
+            windowed: Whether the query's answers are windows that the watermark closes.
+            at: The present time.
 
         Returns:
-            What the batch stands on.
+            The line of `sic.jsonl` about the batch.
         """
         _send_out(plant, query, at.timer_s)
         if lease.admitted:
@@ -110,16 +110,16 @@ class Ledger:
     ) -> SicLine | None:
         """Books Spark's report on a micro-batch: its number, and admitted rows that its watermark dropped.
 
-        The report may come before the next question, or when further batches have ended.
+        The report may come before the query's next question, or after further batches have ended.
 
         Args:
-            query: Whose rows.
+            query: The query.
             batch: Spark's number of the micro-batch.
-            rows: By reader and number of its grant; 0 where nothing was dropped.
-            now_s: On the timer.
+            rows: By reader and number of the grant, how many rows the watermark dropped; 0 if none.
+            now_s: The present time on the timer.
 
         Returns:
-            The line of the micro-batch anew, if it was written before this was known.
+            The corrected line of the micro-batch, if its line was written before the report came.
         """
         total, noted = sum(rows.values()), query.results.noted
         query.results.dropped += total
@@ -143,7 +143,7 @@ class Ledger:
 
 
 def _book_delays(plant: ClassPlant, query: Query, lease: Lease, now_s: float) -> None:
-    """Books the delays of a batch that admitted rows, as if these had been drawn evenly from its grant."""
+    """Books the row delays of a batch, as if the admitted rows had been drawn evenly from its grant."""
     terms = lease.terms
     total = float(terms.arrival_rows.sum())
     rows = terms.arrival_rows * (lease.admitted / total) if total else terms.arrival_rows
@@ -153,7 +153,7 @@ def _book_delays(plant: ClassPlant, query: Query, lease: Lease, now_s: float) ->
 
 
 def _send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
-    """Answers leave with the batch that ended now: those of the last rows that had to wait for one.
+    """Books the delays of answers that left with the batch which ended now.
 
     Spark moves the watermark after a batch and closes windows in the next. Every row of a batch counts as one
     that closed a window; in a stream in order of event time these are spread evenly.
@@ -165,5 +165,5 @@ def _send_out(plant: ClassPlant, query: Query, now_s: float) -> None:
 
 
 def _is_of(grants: Mapping[str, int], rows: Mapping[tuple[str, int], float]) -> bool:
-    """Whether a report is on the micro-batch with these grants."""
+    """Whether a report is about the micro-batch with these grants."""
     return any(grants.get(reader) == grant for reader, grant in rows)

@@ -1,4 +1,4 @@
-"""Who is there: readers join and leave, queries are remembered for a while, shared streams have owners."""
+"""Readers that have joined, queries that run or ended recently, and the owners of shared streams."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Members:
         self.past = Past()
         self.shared = SharedStreams()
         self.forbidden: dict[str, tuple[str, str, str]] = {}
-        """By token or reader, the error that its next question gets: rule, got, hint."""
+        """By token or reader, the error for its next question: rule, got, hint."""
         self.expected: dict[Hashable, tuple[str, Positions]] = {}
-        """By connection, the stream of a reader that is about to join, and where the reader stands."""
+        """By connection of a reader that is about to join, the id of its stream and its positions."""
         self.windowed: set[str] = set()
         """Tokens of queries whose answers are windows that the watermark closes."""
         self.remembered: dict[str, QueryCost] = {}
-        """By query that has not joined yet, what an earlier control plane learned of its cost."""
+        """By query that has not joined yet, the cost that an earlier control plane learned."""
         self._by_class: dict[str, list[Query]] = {}
 
     # -- looking --------------------------------------------------------------------------------
@@ -40,14 +40,14 @@ class Members:
         return self.queries[self.readers[reader].query]
 
     def of_class(self, cls: str) -> list[Query]:
-        """The queries of a class in the order of their keys, also those that are gone and still shown."""
+        """Returns the queries of a class by key, with the ended queries that the status still shows."""
         if cls not in self._by_class:
             mine = (q for q in self.queries.values() if q.cls == cls)
             self._by_class[cls] = sorted(mine, key=lambda q: q.key)
         return self._by_class[cls]
 
     def with_tokens(self, tokens: Collection[str]) -> list[Query]:
-        """Queries with a reader that has one of some tokens: a driver knows its own."""
+        """Returns the queries with a reader that has one of some tokens. A driver knows its own tokens."""
         keys = {reader.query: None for reader in self.readers.values() if reader.token in tokens}
         return [self.queries[key] for key in keys]
 
@@ -57,13 +57,13 @@ class Members:
         return next(found, None)
 
     def reads(self) -> list[tuple[str, str]]:
-        """Streams that are read, and by queries of which class."""
+        """Returns, for each reader, the id of its stream and the class of its query."""
         return [(reader.stream.id, self.queries[reader.query].cls) for reader in self.readers.values()]
 
     def needed(self) -> list[tuple[str, Positions]]:
-        """Stream and position of each reader that is there, or is about to join.
+        """Returns the stream and the positions of each reader that has joined or is about to join.
 
-        A reader that is there needs rows from the last offset on that Spark has surely logged.
+        A reader that has joined needs all rows after the last offset that Spark has surely logged.
         """
         there = [(reader.stream.id, reader.counted.end) for reader in self.readers.values()]
         return [*there, *self.expected.values()]
@@ -73,7 +73,10 @@ class Members:
         return any(reader.token in self.windowed for reader in query.readers.values())
 
     def refusal(self, reader: Reader) -> RefusedError | None:
-        """Why a reader's question is refused. Said once: it ends the query, and the next may be in order."""
+        """Returns why a reader's question is refused, or `None`.
+
+        A refusal is given once: it ends the query, and the next query with that name may be in order.
+        """
         for name in (reader.token, reader.id):
             if name in self.forbidden:
                 return RefusedError(*self.forbidden.pop(name))
@@ -82,7 +85,7 @@ class Members:
     # -- coming and going -----------------------------------------------------------------------
 
     def join(self, event: ReaderJoined) -> Reader:
-        """A reader is there."""
+        """Books that a reader has joined."""
         who, offset = event.who, event.offset
         query = self.queries.get(who.query)
         if query is not None:
@@ -105,11 +108,11 @@ class Members:
         return reader
 
     def of_connection(self, connection: Hashable) -> list[Reader]:
-        """The readers whose planner has a connection."""
+        """Returns the readers whose planner asks over a connection."""
         return [reader for reader in self.readers.values() if reader.connection == connection]
 
     def leave(self, reader: Reader, as_it_left: Gone, now_s: float) -> None:
-        """A reader is gone."""
+        """Books that a reader has left."""
         query = self.queries[reader.query]
         del self.readers[reader.id], query.readers[reader.id]
         query.backlog.forget(reader.id)
@@ -117,10 +120,10 @@ class Members:
         query.left_s = now_s
 
     def gone_for_good(self, classes: Iterable[str], now_s: float) -> list[Query]:
-        """Puts readers that are gone for longest into totals, as their number has no bound.
+        """Moves the readers that left first into the totals: the number of ended readers has no bound.
 
         Returns:
-            Queries of which nothing is to be kept but their rows.
+            Queries to forget. Only their row counts are kept.
         """
         for query in self.queries.values():
             while len(query.past) > QUERIES:
@@ -136,7 +139,7 @@ class Members:
         return found
 
     def forget(self, query: Query) -> set[str]:
-        """Lets go of all that is kept of a query but its rows; returns its tokens."""
+        """Forgets a query but for its row counts in the totals. Returns the tokens of its readers."""
         del self.queries[query.key]
         self._by_class.pop(query.cls, None)
         tokens = {gone.token for gone in query.past.values()} - {r.token for r in self.readers.values()}

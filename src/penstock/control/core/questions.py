@@ -13,34 +13,35 @@ from penstock.control.tuning import TUNING, Tuning
 
 
 class Questions:
-    """Who asks, and what came of the last contest.
+    """Keeps the open questions, and decides when the next contest over a turn is held.
 
-    A contest looks at all queries. It is not held for every event: a verdict holds until something happens
-    that could change it, or until the moment at which somebody wants a turn who did not before.
+    A contest looks at all queries, so it is not held for every event. A contest's verdict stays right until
+    an event could change it, or until another query begins to want a turn.
 
     Args:
-        tuning: Figures.
+        tuning: Tuned constants.
     """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self.open: dict[str, Query] = {}
-        """By key, queries whose question waits for a grant."""
+        """By key, the queries whose question waits for a grant."""
         self.pending: dict[str, tuple[PendingGrant, set[Fetch]]] = {}
-        """By query, its grant that waits for values of rows, and the fetches that have no answer yet."""
+        """By query, a grant that waits for values of rows, and the fetches without an answer."""
         self.most_fixed_s = 0.0
-        """The highest fixed cost of a batch, as last seen: so early a batch may begin before another ends."""
+        """The highest fixed cost of a batch at the last look. The next batch may begin this much before the
+        end of the running batch."""
         self._contest_s = math.inf
-        """On the timer, when a contest is worth holding."""
+        """The time, on the timer, of the next contest."""
         self._judged: set[str] = set()
-        """Queries that wanted a turn in the last contest, or did not want it yet."""
+        """Queries that were asking at the last contest, whether or not they wanted a turn at once."""
         self._judged_s = self._rows_count_s = -math.inf
-        """On the timer, when the last contest was held, and from when on new rows are worth another one."""
+        """The time, on the timer, of the last contest, and the time after which new rows lead to another."""
         self.blocked = False
-        """Whether there was no free slot when a contest was last worth holding: more rows change nothing."""
+        """Whether the last contest was due while no slot was free. New rows then lead to no contest."""
         self._tuning = tuning
 
     def put(self, query: Query, reader: Reader, now_s: float) -> bool:
-        """A reader asks; returns whether its question can open a grant."""
+        """Takes a reader's question. Returns whether the question can open a grant."""
         if query.question.leader is None:
             query.question.leader = reader.id
         if query.question.leader != reader.id:
@@ -52,17 +53,17 @@ class Questions:
         return True
 
     def answered(self, query: Query, now_s: float) -> None:
-        """A question has its answer. The query counts as one that wants a turn for a moment longer."""
+        """Closes an answered question. The query counts as wanting a turn for `stale_s` longer."""
         query.question.open, query.question.until_s = None, now_s + self._tuning.stale_s
         self.open.pop(query.key, None)
 
     def withdrawn(self, query: Query) -> None:
-        """A question cannot open a grant: the query does not want a turn."""
+        """Closes a question that cannot open a grant. The query does not want a turn."""
         query.question.open, query.question.until_s = None, -math.inf
         self.open.pop(query.key, None)
 
     def gone(self, query: Query, reader: str, now_s: float) -> None:
-        """A reader asks no more; another one of its query leads from now on."""
+        """Forgets the question of a reader that has left. Another reader of the query leads from now on."""
         if query.question.open == reader:
             self.answered(query, now_s)
             self.pending.pop(query.key, None)
@@ -72,26 +73,26 @@ class Questions:
 
     @property
     def due_s(self) -> float:
-        """On the timer, when a contest is worth holding; infinite while nobody asks."""
+        """The time, on the timer, of the next contest; infinite while no question is open."""
         return self._contest_s if self.open else math.inf
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a contest is worth holding now."""
+        """Whether a contest must be held now."""
         return self.due_s <= now_s
 
     def changed(self) -> None:
-        """Something happened that may change whose turn it is."""
+        """Makes a contest due now, because an event may change the winner."""
         self._contest_s, self.blocked = -math.inf, False
         self._judged.clear()
 
     def rows_arrived(self) -> None:
-        """More rows wait than at the last contest: it is worth another one, though not for every arrival."""
+        """Makes a contest due soon, because new rows wait. Not every arrival leads to a contest."""
         if self.blocked:
             return
         self._contest_s = min(self._contest_s, self._rows_count_s)
 
     def judged(self, verdict: Verdict) -> None:
-        """A contest was held."""
+        """Takes the verdict of a contest, and sets the time of the next contest."""
         seen, self.blocked = verdict.schedule.seen, False
         self._judged_s = seen.at.timer_s
         self._judged = set(compress(seen.keys, seen.asks.tolist()))
@@ -104,10 +105,10 @@ class Questions:
         self._rows_count_s = self._judged_s + max(self._tuning.look_every_s, later_s)
 
     def block(self, now_s: float, seconds: float) -> None:
-        """No slot is free. If nothing happens, a slot is free in so many seconds at the earliest."""
+        """Notes that no slot is free, and that none will be free for some seconds unless an event comes."""
         self.wait(now_s, seconds)
         self.blocked = True
 
     def wait(self, now_s: float, seconds: float) -> None:
-        """Nobody wants a turn now. If nothing happens, somebody does in so many seconds at the earliest."""
+        """Sets the next contest to some seconds from now. Until then only an event can change the verdict."""
         self._contest_s = now_s + max(seconds, self._tuning.least_wait_s)

@@ -1,4 +1,4 @@
-"""What is going on, for hosts, `flow.status()`, the CLI and the closing report. Decides nothing."""
+"""The status of all classes and queries, for hosts, `flow.status()`, the CLI and the closing report."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ class Readings:
 
 
 def status(engine: Engine, at: Moment) -> Status:
-    """Every class and query as it is now. Rows are those of the readers' whole lives, from their offsets."""
+    """Returns the status of every class and query. Row counts come from the readers' offsets.
+
+    So row counts are those of a reader's whole life, also before this control plane began.
+    """
     total_s, needs = sum(engine.scheduler.turns.used_s.values()), feasibility(engine).classes
     return Status(
         now_s=at.wall_s,
@@ -119,7 +122,7 @@ def status(engine: Engine, at: Moment) -> Status:
 
 
 def closing_report(engine: Engine, at: Moment) -> dict[str, Any]:
-    """The last status, as `report.json` keeps it."""
+    """Returns the last status as JSON values, for `report.json`."""
     return {"kind": "spark", **engine.status(at).to_json(bins=True)}
 
 

@@ -1,4 +1,4 @@
-"""Decisions of the classes' managers: what they see, when they are asked, what a grant becomes of it."""
+"""Asks the managers of classes for decisions, and turns a decision into what a grant admits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.vocabulary.model import NO_ROWS, Admission, BatchTiming, Decision,
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Asks the manager of a class, and has its answer checked.
+    """Asks the manager of a class. The class's `Cycle` checks the manager's answer.
 
     Attributes:
-        paths: Where queries stand on the ways of their rows.
+        paths: By query, which part of the delay target a row may have used when the query is done with it.
         guard: Calls the managers.
         tuning: Figures.
     """
@@ -43,15 +43,15 @@ class Decider:
         turn: Turn,
         shedding: bool,
     ) -> Admission:
-        """What the class's manager lets in of what waits for a query.
+        """Returns which of a query's waiting rows the class's manager admits.
 
         Args:
             governed: The class.
             queries: All queries of the class.
-            query: The one to be granted.
-            schedule: How long grants may be.
-            turn: How long the grant of the query may be.
-            shedding: Whether anything may be shed.
+            query: The query to be granted.
+            schedule: The lengths of all turns.
+            turn: The turn of the query: how long its grant may be.
+            shedding: Whether the manager may shed rows.
         """
         at = schedule.seen.at
         if governed.traits.gives_grants:
@@ -72,7 +72,7 @@ class Decider:
         turn: Turn,
     ) -> Admission:
         at = schedule.seen.at
-        # what the rows have left to go after this query counts as if it lay behind them
+        # rows that other queries process after this one must be early: they count as if they were older
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
         rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
@@ -80,8 +80,8 @@ class Decider:
         self.step(governed, queries, schedule, rows, batch)
         decision = governed.plant.decision
         admission = decision.grant if decision is not None else None
-        # while its cost is learned a query takes what the row limit allows; and when the check refused the
-        # decision, nothing is shed on a doubtful word
+        # a query whose cost is not known yet takes as many rows as its row limit allows, and a decision that
+        # the cycle's check refused sheds nothing
         if admission is None or not query.cost.ready:
             return Admission(at.wall_s, -math.inf, 1.0)
         cut_s = min(at.wall_s, admission.cut_s + ahead_s)
@@ -96,16 +96,16 @@ class Decider:
         waiting: WaitingRows = NO_ROWS,
         batch: BatchTiming | None = None,
     ) -> None:
-        """One decision of a class's manager.
+        """Asks a class's manager for its next decision, and puts the decision in force.
 
-        A manager that raises an exception sheds nothing, and is asked again at the next turn.
+        If the manager raises an exception, nothing is shed, and the manager is asked again at the next turn.
 
         Args:
             governed: The class.
             queries: All queries of the class.
-            schedule: How long grants may be.
-            waiting: What waits for the query to be granted, if there is one, by arrival.
-            batch: What a batch of that query costs.
+            schedule: The lengths of all turns.
+            waiting: By arrival, the rows that wait for the query to be granted, if there is such a query.
+            batch: The cost of a batch of that query.
         """
         plant = governed.plant
 
@@ -153,10 +153,11 @@ def _rest_s(query: Query, now_s: float) -> float:
 
 
 def _row_costs_s(cls: str, schedule: TurnSchedule, tuning: Tuning) -> dict[str, float]:
-    """By query whose cost is known, batch time of a row in a full batch, the fixed cost shared out.
+    """By query whose cost is known, the batch time of one row in a full batch.
 
-    A class may have a thousand queries, so this is computed for all of them at once.
-    A query that is being stopped, or has no reader, has none: rows of such a query cost as much as the mean.
+    Each row bears an equal part of the batch's fixed cost. A class may have a thousand queries, so this is
+    computed for all queries at once. A query that is being stopped, or has no reader, is missing: the plant
+    takes the mean of the other queries for it.
     """
     seen = schedule.seen
     at = (seen.ready & (seen.cls == seen.place_of(cls))).nonzero()[0]
@@ -169,7 +170,7 @@ def _row_costs_s(cls: str, schedule: TurnSchedule, tuning: Tuning) -> dict[str, 
 
 
 def timing(query: Query, turn: Turn, tuning: Tuning = TUNING) -> BatchTiming | None:
-    """What a batch of a query costs, once that is known."""
+    """Returns the cost of a query's batch, or `None` while that cost is not known."""
     if not query.cost.ready or query.cost.row_s <= 0:
         return None
     length_s = max(turn.length_s, query.cost.fixed_s * tuning.batch_fixed)

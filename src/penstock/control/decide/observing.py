@@ -17,12 +17,15 @@ class Period:
     """What happened in a class since its last observation.
 
     Attributes:
-        offered: By query, rows that arrived.
-        admitted_rows: Rows that were admitted.
-        shed_rows: Rows that were shed.
-        departed_rows: Rows whose batch is complete.
-        work_s: Seconds of batches.
-        busy_s: Seconds in which a batch ran or rows waited.
+        offered: By query, the number of rows that arrived.
+        admitted_rows: Number of rows that grants admitted.
+        shed_rows: Number of rows that grants shed.
+        departed_rows: Number of rows whose batch is complete.
+        work_s: Total length of the batches.
+        busy_s: Time in which a batch ran or rows waited.
+        delays_s: By complete batch, the delays of its rows.
+        delay_rows: By complete batch, how many rows have each delay.
+        outputs: By query, the sum of its rows' delays, and the number of its rows.
     """
 
     offered: dict[str, int] = field(default_factory=dict)
@@ -34,10 +37,9 @@ class Period:
     delays_s: list[FloatArray] = field(default_factory=list)
     delay_rows: list[FloatArray] = field(default_factory=list)
     outputs: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By query, the sum of its rows' delays, and how many rows."""
 
     def completed(self, query: str, delays_s: FloatArray, rows: FloatArray) -> None:
-        """Rows of a query whose batch is complete."""
+        """Books the delays of the rows of a complete batch."""
         self.delays_s.append(delays_s)
         self.delay_rows.append(rows)
         total_s, count = self.outputs.get(query, (0.0, 0.0))
@@ -46,16 +48,16 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class ClassView:
-    """What is known of a class at a control instant, beside what was counted since the last.
+    """What the control plane knows of a class at a control instant, besides the counts of a `Period`.
 
     Attributes:
-        queries: The class's queries, in a fixed order: its outputs.
-        waiting: What the grant is for, by arrival.
-        waiting_rows: What waits in the whole class, by query.
-        costs_s: By query, batch time that a row costs in a full batch; where it is not known yet, rows count
-            as those of the others.
-        running_s: Expected rest of the batches that run.
-        batch: What a batch of the query to be granted costs.
+        queries: The class's queries in a fixed order. An observation has one output delay for each query.
+        waiting: By arrival, the rows that wait for the query to be granted.
+        waiting_rows: By query of the class, the number of rows that wait.
+        costs_s: By query, the batch time of one row in a full batch. A query whose cost is not known yet is
+            missing: its rows cost the mean of the other queries.
+        running_s: Time that the running batches still take, as expected.
+        batch: The cost of a batch of the query to be granted.
     """
 
     queries: Sequence[str]
@@ -67,54 +69,61 @@ class ClassView:
 
 
 class ClassPlant:
-    """What a load manager sees of a class on Spark, and what it last decided.
+    """Makes a load manager's observations of a class on Spark, and keeps the manager's last decision.
 
     Load is batch time: a class that has share 0.6 of the turns has a headroom of about 0.6.
 
     Args:
         cls: The class.
-        timer_s: Now, on the timer.
+        timer_s: The present time on the timer.
     """
 
     def __init__(self, cls: QueryClass, timer_s: float) -> None:
         self.cls = cls
         self.delays, self.results = DelayLedger(), DelayLedger()
-        """From a row's arrival to the end of its batch, and to the batch that sends out what it closed."""
+        """Row delays end with the row's batch. Result delays end with the batch that sends out the answer."""
         self.keep_fraction = 1.0
         self.decision: Decision | None = None
         self.last_s = timer_s
-        """On the timer: a period is a duration, and the clock may go back."""
+        """Time of the last observation, on the timer. A wall clock may go back, and a period must not."""
         self.next_id = 1
         self.capacity_scale = 1.0
-        """What its share was multiplied by since the last observation, which tells the manager."""
+        """Factor by which the class's share has changed since the last observation."""
         self.period = Period()
 
     def arrived(self, query: str, rows: int) -> None:
-        """Rows arrived for a query."""
+        """Counts rows that arrived for a query."""
         self.period.offered[query] = self.period.offered.get(query, 0) + rows
 
     def decided(self, admitted: int, shed: int) -> None:
-        """A batch is planned that admits rows and sheds others."""
+        """Counts the rows that a planned batch admits, and the rows that it sheds."""
         self.period.admitted_rows += admitted
         self.period.shed_rows += shed
 
     def sent_out(self, delays_s: FloatArray, rows: FloatArray) -> None:
-        """Answers left, so long after the rows arrived that they had to wait for."""
+        """Books result delays: the time from the arrival of a row to the batch that sent out its answer."""
         self.results.add(delays_s, rows)
 
     def completed(self, query: str, delays_s: FloatArray, rows: FloatArray, learned_from: bool) -> None:
-        """Rows of a query whose batch is done; delays of its warm-up are reported, not learned from."""
+        """Books the row delays of a complete batch.
+
+        Args:
+            query: The query.
+            delays_s: Delays.
+            rows: By delay, the number of rows.
+            learned_from: Whether the manager sees the delays. It does not see those of a query's warm-up.
+        """
         self.delays.add(delays_s, rows)
         if learned_from:
             self.period.completed(query, delays_s, rows)
         self.period.departed_rows += round(float(rows.sum()))
 
     def observe(self, at: Moment, view: ClassView) -> Observation:
-        """Closes the period and reports it.
+        """Returns the observation of the period, and begins the next period.
 
         Args:
-            at: Now.
-            view: What is known of the class now.
+            at: The present time.
+            view: What the control plane knows of the class now.
         """
         # two grants within a moment must not make a rate infinite
         period, period_s = self.period, max(at.timer_s - self.last_s, 1e-3)
@@ -165,5 +174,11 @@ class ClassPlant:
 
 
 def _load_s(rows: Mapping[str, int], costs_s: Mapping[str, float], usual_s: float) -> float:
-    """Batch time of rows, each at the cost of its query, or at the usual one (pham2016 eq. 3.1)."""
+    """Returns the batch time of rows (pham2016 eq. 3.1).
+
+    Args:
+        rows: By query, the number of rows.
+        costs_s: By query whose cost is known, the batch time of a row.
+        usual_s: Batch time of a row of any other query.
+    """
     return sum([count * costs_s.get(query, usual_s) for query, count in rows.items()])

@@ -24,10 +24,11 @@ class CostConfig:
         shape_memory_batches: Batches after which the split into fixed and per-row cost is half forgotten.
         level_memory_batches: The same for the level.
         anchor_batches: Weight of the anchored fixed cost, in batches.
-        outlier_ratio: A batch this much slower or faster than expected is clipped, unless repeated.
-        outlier_repeats: So many of them in a row are a change of the machine.
+        outlier_ratio: A batch this many times slower or faster than expected is an outlier, and is clipped.
+        outlier_repeats: This many outliers in a row count as a change of the machine.
         told_apart_ratio: The effect of rows is clear once a batch took this many times the shortest one.
-        first_points: After so many batches without a clear effect the model starts with what it has.
+        first_points: Most batches after the warm-up that the model waits for a clear effect of rows on the
+            time. Then the model starts with the batches that it has seen.
         first_fixed_fraction: The fixed cost is at first at most this part of the largest batch. If rows seem
             to cost nothing, a batch can have any number of them.
         anchor_growth: The time of the shortest batch grows by this factor at every batch. It is slowly
@@ -67,10 +68,10 @@ class Sums:
 
 @dataclass(slots=True)
 class CostState:
-    """What is remembered; JSON values, so that a control plane that restarts goes on."""
+    """The state of a cost model, as JSON values. A control plane that restarts takes the state over."""
 
     seen: int = 0
-    """Batches, the warm-up included."""
+    """Number of batches, the warm-up included."""
     fixed_s: float | None = None
     row_s: float | None = None
     level: float = 1.0
@@ -79,13 +80,15 @@ class CostState:
     spread: float = 0.1
     """Mean relative deviation of a batch from what was expected."""
     outliers: int = 0
-    """In a row, in one direction; negative when faster than expected."""
+    """Number of outliers in a row in one direction; negative if the batches were faster than expected."""
     updates: int = 0
-    """Batches learned from since it was ready."""
+    """Number of batches that the model has learned from since it was ready."""
     points: int = 0
-    """Batches between the warm-up and readiness, and the largest of them."""
+    """Number of batches between the warm-up and the time when the model was ready."""
     largest_rows: int = 0
+    """Rows of the largest of these batches."""
     largest_s: float = 0.0
+    """Time of the largest of these batches."""
     sums: Sums = field(default_factory=Sums)
 
 
@@ -116,21 +119,21 @@ class CostModel:
 
     @property
     def error(self) -> float:
-        """By which part of it a batch usually differs from its expected time."""
+        """Part of its expected time by which a batch usually differs from that time."""
         return self.state.spread
 
     def batch_s(self, rows: float) -> float:
-        """Expected time of a batch."""
+        """Returns the expected time of a batch."""
         return self.fixed_s + self.row_s * rows
 
     def rows_in(self, length_s: float) -> float:
-        """How many rows a batch of this length holds."""
+        """Returns how many rows a batch of this length can have."""
         if self.row_s <= 0.0:
             return math.inf if length_s > self.fixed_s else 0.0
         return max(0.0, (length_s - self.fixed_s) / self.row_s)
 
     def learn(self, rows: int, took_s: float) -> None:
-        """Takes in a batch that is complete."""
+        """Learns from a complete batch."""
         state, config = self.state, self.config
         state.seen += 1
         if took_s <= 0.0 or not math.isfinite(took_s):
@@ -151,7 +154,7 @@ class CostModel:
         self._fit(rows, expected_s * ratio / state.level)
 
     def _robust(self, ratio: float) -> float:
-        """The ratio to learn from, clipped; an outlier waits until the next one agrees."""
+        """Returns the ratio to learn from. An outlier counts little unless the next batches agree."""
         state, config = self.state, self.config
         limit = config.outlier_ratio
         if 1.0 / limit <= ratio <= limit:
@@ -164,7 +167,11 @@ class CostModel:
         return math.sqrt(limit if sign > 0 else 1.0 / limit)
 
     def _first(self, rows: int, took_s: float) -> None:
-        """After the warm-up batches grow until rows show in the time, or several gave no larger one."""
+        """Learns from the first batches after the warm-up.
+
+        The model is ready once the time of a larger batch shows the effect of rows, or after `first_points`
+        batches.
+        """
         state, config = self.state, self.config
         state.anchor_s = took_s if state.anchor_s is None else min(state.anchor_s, took_s)
         state.points += 1
@@ -178,7 +185,7 @@ class CostModel:
             self._fit(state.largest_rows, state.largest_s)
 
     def _anchor(self, rows: int, took_s: float) -> None:
-        """A batch can cost no less than its fixed part: the shortest bounds it, and is slowly forgotten."""
+        """Bounds the fixed cost by the shortest batch. The bound is slowly forgotten."""
         state = self.state
         at_level_s = took_s / state.level
         if state.anchor_s is None:
@@ -186,7 +193,7 @@ class CostModel:
         state.anchor_s = min(state.anchor_s * self.config.anchor_growth, at_level_s)
 
     def _fit(self, rows: int, time_s: float) -> None:
-        """Weighted least squares with forgetting, the fixed cost drawn to its anchor."""
+        """Fits both costs by weighted least squares with forgetting. An anchor draws the fixed cost."""
         state, config = self.state, self.config
         keep, sums = 0.5 ** (1.0 / config.shape_memory_batches), state.sums
         sums.weight = keep * sums.weight + 1.0
@@ -209,9 +216,9 @@ class CostModel:
             state.fixed_s, state.row_s = fixed_s, row_s
 
     def snapshot(self) -> dict[str, Any]:
-        """What was learned, as JSON values."""
+        """Returns the state as JSON values."""
         return asdict(self.state)
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Goes on from a snapshot."""
+        """Takes the state of a snapshot over."""
         self.state = CostState(**{**snapshot, "sums": Sums(**snapshot["sums"])})

@@ -1,6 +1,6 @@
-"""What a control plane that replaces a dead one need not learn again: the costs of queries, as JSON.
+"""The learned costs of queries as JSON, for a control plane that replaces a dead one.
 
-They are of one driver's life: a new driver has a cold JVM, and other costs.
+Costs hold for one driver's life: a new driver has a cold JVM, and other costs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from penstock.control.state.query import QueryCost
 
 
 def costs_to_json(costs: Mapping[str, QueryCost]) -> dict[str, Any]:
-    """By query, what was learned."""
+    """Returns the learned costs, by query, as JSON values."""
     return {
         key: {"cost": cost.model.snapshot(), "largest_rows": cost.largest_rows} for key, cost in costs.items()
     }
 
 
 def costs_from_json(encoded: Mapping[str, Any]) -> dict[str, QueryCost]:
-    """What `costs_to_json` wrote.
+    """Returns the costs in JSON values of `costs_to_json`.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: It is something else.
+        ValueError, KeyError, TypeError, AttributeError: The values are not from `costs_to_json`.
     """
     found = {}
     for key, one in encoded.items():

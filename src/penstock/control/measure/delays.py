@@ -12,20 +12,23 @@ from penstock.vocabulary.histogram import BINS, Delays, bins_of
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 _STRETCHES = 1024
-"""Stretches of segments that are looked at in each partition at most; a grant may hold a million segments."""
+"""Most stretches of segments that are looked at in a partition: a grant may hold a million segments."""
 _POINTS = (np.arange(4) + 0.5) / 4
-"""Where the four points of a segment lie in it."""
+"""Places of the four points of a segment, as parts of its length."""
 
 
 def arrivals(
     parts: Sequence[WaitingSegments], firsts: Sequence[int], ends: Sequence[int]
 ) -> tuple[FloatArray, FloatArray]:
-    """Arrival times and rows of waiting rows, four points a segment, or a stretch of them if there are many.
+    """Returns arrival times of waiting rows, and how many rows have each time.
+
+    There are four times for each segment. If a partition has many segments, there are four times for each
+    stretch of segments.
 
     Args:
-        parts: What waits, by partition.
-        firsts: By partition, the position of the first row that is meant.
-        ends: By partition, the position after the last row that is meant.
+        parts: By partition, the waiting segments.
+        firsts: By partition, the position of the first row.
+        ends: By partition, the position after the last row.
     """
     found = [_stretches(part, first, end) for part, first, end in zip(parts, firsts, ends, strict=True)]
     sizes = [each[0].size for each in found]
@@ -44,9 +47,9 @@ def arrivals(
 def _stretches(
     part: WaitingSegments, first: int, end: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Where the stretches that hold some rows begin and end, and when their first and last rows arrived.
+    """Returns the stretches with rows in [first, end): first position, end, first and last arrival of each.
 
-    Where there are few segments, each of them is a stretch.
+    If there are few segments, each segment is a stretch.
     """
     at = part.which(first, end)
     count = at.stop - at.start
@@ -60,7 +63,7 @@ def _stretches(
 
 
 def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:
-    """A weighted distribution's summary."""
+    """Returns the summary of a weighted distribution of delays."""
     total = float(rows.sum())
     if total <= 0:
         return DelayStats()
@@ -72,7 +75,7 @@ def stats(delays_s: FloatArray, rows: FloatArray) -> DelayStats:
 
 
 class DelayLedger:
-    """Takes in delays; `so_far` is the histogram of all of them."""
+    """A histogram of delays."""
 
     def __init__(self) -> None:
         self._rows = np.zeros(BINS)
@@ -91,5 +94,5 @@ class DelayLedger:
         return Delays(rows, self._sum_s, self._max_s)
 
     def stats(self) -> DelayStats:
-        """Percentiles to 2 %."""
+        """Returns the summary of all delays. Percentiles are exact to 2 %."""
         return self.so_far().stats()

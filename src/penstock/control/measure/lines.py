@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SicLine:
-    """What a micro-batch that ended, and the source time window with it, stand on: a line of `sic.jsonl`.
+    """A line of `sic.jsonl`: the SIC of a micro-batch that ended, and of the source time window then.
 
     Attributes:
-        now_s: When the batch ended, on the wall clock.
-        cls: The class of its query.
+        now_s: Time of the wall clock at which the batch ended.
+        cls: The class of the query.
         query: The query's name.
         key: The query's key.
-        grants: By reader with a part in the batch, the number of its grant. They say which batch it is, also
-            where nobody has told Spark's number of it yet.
-        batch: Spark's number of the batch.
-        rows: Rows that were processed.
-        dropped_by_watermark: Rows of them that Spark's watermark dropped as late.
+        grants: By reader with a part in the batch, the number of its grant. These numbers identify the batch,
+            also before Spark's number of the batch is known.
+        batch: Spark's number of the batch, once it is known.
+        rows: Number of rows that were processed.
+        dropped_by_watermark: Number of these rows that Spark's watermark dropped as late.
         sic_batch: SIC of the batch alone.
         sic: SIC of the source time window.
     """
@@ -41,22 +41,22 @@ class SicLine:
 
 @dataclass(frozen=True, slots=True)
 class ShedLine:
-    """What the shedder of a class decided about a query's grant, and why; loads are in seconds.
+    """A record line: the decision of a class's shedder about a query's grant. Loads are in seconds.
 
     Attributes:
         shedder: The shedder's name.
         cls: The class.
         query: The query's name.
-        observation_id: Of what the shedder saw.
-        now_s: On the wall clock.
-        reason: The shedder's own words.
-        capacity: What the turns of a cycle hold.
-        waiting_load: What it would take to keep everything.
-        kept_load: What is kept of it.
-        kept_rows: Rows of this query that are kept.
-        shed_rows: By reader, rows that are not late and are shed.
-        late_rows: Rows that are late.
-        expected_sic: The query's SIC after it.
+        observation_id: Id of the observation that the shedder got.
+        now_s: Time of the wall clock.
+        reason: The reason for the decision, in the shedder's words.
+        capacity: The load that the turns of a cycle hold.
+        waiting_load: The load of all waiting rows.
+        kept_load: The load of the rows that are kept.
+        kept_rows: Number of rows of this query that are kept.
+        shed_rows: By reader, the number of rows that are shed and are not late.
+        late_rows: Number of late rows.
+        expected_sic: SIC of the query that the shedder expects after the decision.
     """
 
     shedder: str

@@ -1,8 +1,8 @@
-"""What queries' results stand on: their SIC over the source time window, from what grants decided.
+"""The SIC of queries over the source time window, computed from the decisions of grants.
 
-A query's SIC is the part of its sources' rows that was admitted, each source counting alike; of a source that
-is a shared stream, times the SIC of the query that writes it, since operators conserve SIC. Rows that were
-shed, late, expired or set aside, or that Spark's watermark dropped, are missing in it, whatever the cause.
+A query's SIC is the admitted part of its sources' rows. All sources count alike. If a source is a shared
+stream, its part is multiplied by the SIC of the query that writes the stream, because operators conserve SIC.
+SIC does not count rows that were shed, late, expired or set aside, or that Spark's watermark dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from penstock.policies.quality.sic import SLIDE_S, SlidingSums, one_query_sic
 
 _OFFERED, _KEPT = 0, 1
 RECENT_BATCHES = 4
-"""Spark says what it dropped of a micro-batch when that has ended, and a few may have been planned since."""
+"""Number of micro-batches of a reader that are remembered. Spark reports the rows that it dropped from a
+micro-batch when the micro-batch has ended; a few more micro-batches may have been planned by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class QuerySic:
     """A query's SIC.
 
     Attributes:
-        value: Over the source time window; `None` before its first batch.
-        batch: Of its last micro-batch alone: the mean of the sources that had a part in it.
-        silent: Streams that sent it nothing in the window.
+        value: The SIC over the source time window; `None` before the query's first micro-batch.
+        batch: The SIC of the last micro-batch alone: the mean over the sources that took part in it.
+        silent: Streams without new rows for the query in the source time window.
     """
 
     value: float | None = None
@@ -38,7 +39,14 @@ class QuerySic:
 
 @dataclass(slots=True)
 class _Batch:
-    """A reader's part of a micro-batch: the numbers of its grant and of the batch, rows offered and kept."""
+    """A reader's part of a micro-batch.
+
+    Attributes:
+        grant: The reader's number of the grant.
+        number: The query's number of the micro-batch.
+        offered: Number of rows that the grant decided about.
+        kept: Number of rows that the grant admitted and that Spark has not dropped.
+    """
 
     grant: int
     number: int
@@ -52,50 +60,50 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Source:
-    """Rows of one reader: offered and kept, in the window, and of the last micro-batches."""
+    """The rows of one reader: offered and kept rows in the window, and those of the last micro-batches."""
 
     stream: str
     sums: SlidingSums
     since_s: float | None = None
-    """When its first micro-batch was planned."""
+    """Time at which the reader's first micro-batch was planned."""
     came_s: float = -math.inf
-    """When it last had new rows, decided about or not."""
+    """Time at which new rows last arrived, whether or not a grant has decided about the rows."""
     recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
 
 
 @dataclass(slots=True)
 class SicLedger:
-    """The books by source time window.
+    """Counts the offered and kept rows of all queries over the source time window.
 
     Attributes:
-        stw_s: Its length.
-        writers: By the id of a shared stream, the query that writes it.
+        stw_s: Length of the source time window.
+        writers: By id of a shared stream, the query that writes the stream.
     """
 
     stw_s: float
     writers: dict[str, str] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
-    """By token of a reader, the shared stream that its query writes."""
+    """By token of a reader, the id of the shared stream that the reader's query writes."""
     _sources: dict[str, dict[str, _Source]] = field(default_factory=dict)
-    """By query and reader."""
+    """By query and reader, the rows of the reader."""
     _known: dict[str, QuerySic] = field(default_factory=dict)
-    """By query, its SIC when it last had rows."""
+    """By query, its SIC at the last time when its window had rows."""
 
     def shares(self, stream: str, tokens: Iterable[str]) -> None:
-        """A query with these readers writes a shared stream."""
+        """Books that the query of the readers with these tokens writes a shared stream."""
         self._tokens.update(dict.fromkeys(tokens, stream))
 
     def joined(self, token: str, query: str) -> None:
-        """A reader of a query is there."""
+        """Books that a reader of a query has joined."""
         if token in self._tokens:
             self.writers[self._tokens[token]] = query
 
     def reads(self, query: str, reader: str, stream: str) -> None:
-        """A query has a source: it counts from now on, also if it never sends anything."""
+        """Books that a query has a source. The source counts from now on, even if it never sends a row."""
         self._source(query, reader, stream)
 
     def came(self, query: str, reader: str, now_s: float) -> None:
-        """New rows of a source wait: it is not silent, however long it takes until they are decided about."""
+        """Books that new rows of a source wait. The source is not silent, even if no grant decides soon."""
         if (source := self._sources.get(query, {}).get(reader)) is not None:
             source.came_s = now_s
 
@@ -117,17 +125,17 @@ class SicLedger:
         grant: int = 0,
         batch: int = 0,
     ) -> None:
-        """A micro-batch is planned that decided about so many rows of a reader, and admits so many.
+        """Books a reader's part of a planned micro-batch.
 
         Args:
-            now_s: On the timer.
-            query: Whose.
-            reader: Which of its sources.
-            stream: That it reads.
-            offered: Rows that were decided about.
-            admitted: Those that are processed.
-            grant: The reader's number of it.
-            batch: The query's number of it, which its readers share.
+            now_s: The present time on the timer.
+            query: The query.
+            reader: The reader.
+            stream: Id of the stream that the reader reads.
+            offered: Number of rows that the grant decided about.
+            admitted: Number of rows that the grant admits.
+            grant: The reader's number of the grant.
+            batch: The query's number of the micro-batch, the same for all readers of the query.
         """
         source = self._source(query, reader, stream)
         if source.since_s is None:
@@ -136,15 +144,16 @@ class SicLedger:
         source.recent.append(_Batch(grant, batch, float(offered), float(admitted)))
 
     def dropped(self, now_s: float, query: str, rows: Mapping[tuple[str, int], float]) -> float:
-        """Spark's watermark has dropped admitted rows of a micro-batch as late.
+        """Books admitted rows that Spark's watermark has dropped as late.
 
         Args:
-            now_s: On the timer. In the window they are missing from now on.
-            query: Whose.
-            rows: By reader and number of its grant; of micro-batches that are long past they are not booked.
+            now_s: The present time on the timer. The window lacks the dropped rows from now on.
+            query: The query.
+            rows: By reader and number of the grant, how many rows Spark dropped. Rows of micro-batches before
+                the last `RECENT_BATCHES` are not booked.
 
         Returns:
-            By how much the SIC of that micro-batch alone falls.
+            How much lower the SIC of the micro-batch alone is without the dropped rows.
         """
         sources, lost = self._sources.get(query, {}), 0.0
         for (reader, grant), count in rows.items():
@@ -160,11 +169,11 @@ class SicLedger:
         return lost
 
     def gone(self, query: str, reader: str) -> None:
-        """A reader has left."""
+        """Books that a reader has left."""
         self._sources.get(query, {}).pop(reader, None)
 
     def forget(self, query: str, tokens: Iterable[str]) -> None:
-        """A query is gone for good; of one whose shared stream others may still read, the last SIC stays."""
+        """Forgets a query that is gone for good. If it wrote a shared stream, its last SIC stays known."""
         self._sources.pop(query, None)
         for token in tokens:
             self._tokens.pop(token, None)
@@ -172,20 +181,23 @@ class SicLedger:
             self._known.pop(query, None)
 
     def of(self, query: str, now_s: float) -> QuerySic:
-        """A query's SIC now. One that had no batch within a window keeps what it had; one that has stopped
-        keeps all that was last known, so that a closing report says which of its streams were silent."""
+        """Returns a query's present SIC.
+
+        A query without a micro-batch in the window keeps its last SIC. A query that has stopped also keeps
+        the list of its silent streams, for the closing report.
+        """
         return self._of(query, now_s, set())
 
     def _of(self, query: str, now_s: float, above: set[str]) -> QuerySic:
         sources = self._sources.get(query, {})
-        if not sources or query in above:  # a shared stream that is made of itself has no beginning
+        if not sources or query in above:  # a shared stream may be computed from itself
             return self._known.get(query, QuerySic())
-        if all(source.since_s is None for source in sources.values()):  # it is there, and had no batch yet
+        if all(source.since_s is None for source in sources.values()):  # no reader had a micro-batch yet
             return self._known.get(query, QuerySic())
         kept, offered, heard, silent, parts = 0.0, 0.0, 0, [], []
         for source in sources.values():
             offered_rows, kept_rows = source.sums.sums(now_s).tolist()
-            kept_rows = max(0.0, kept_rows)  # rows may leave the window before the word that they were lost
+            kept_rows = max(0.0, kept_rows)  # Spark may report dropped rows that have left the window already
             upstream = self._upstream(source.stream, now_s, above | {query})
             if offered_rows > 0:
                 heard += 1
@@ -202,8 +214,10 @@ class SicLedger:
         return QuerySic(self._known.get(query, QuerySic()).value, batch, tuple(silent))
 
     def level(self, query: str, now_s: float, after_s: float) -> float | None:
-        """A query's SIC over what will still be in the window so much later; of a source of which nothing
-        will be, over all that is there: a slow one is not a lost one."""
+        """Returns a query's level: its SIC over rows that will still be in the window `after_s` later.
+
+        A source without such rows counts with all its rows in the window: it is slow, but not lost.
+        """
         sources, kept, heard = self._sources.get(query, {}), 0.0, False
         for source in sources.values():
             offered_rows, kept_rows = source.sums.left(now_s, after_s).tolist()
@@ -215,7 +229,10 @@ class SicLedger:
         return kept / len(sources) if heard else self.of(query, now_s).value
 
     def window_rows(self, query: str, reader: str, now_s: float) -> float | None:
-        """Rows of a reader that were decided about in a whole window; `None` if it is not there so long."""
+        """Returns how many rows of a reader grants decided about in the last window.
+
+        The number is `None` if the reader's first micro-batch was planned less than a window ago.
+        """
         source = self._sources.get(query, {}).get(reader)
         if source is None or source.since_s is None or now_s - source.since_s < self.stw_s:
             return None
@@ -229,11 +246,11 @@ class SicLedger:
         return 1.0 if value is None else value
 
     def upstream(self, stream: str, now_s: float) -> float:
-        """What part of its own sources a stream stands on: 1, but for shared streams."""
+        """Returns the SIC of a stream's rows: that of the query that writes a shared stream, else 1."""
         return self._upstream(stream, now_s, set())
 
     def readers_of(self, query: str) -> list[str]:
-        """The queries that read what a query writes."""
+        """Returns the queries that read a shared stream of a query."""
         streams = {stream for stream, writer in self.writers.items() if writer == query}
         return [
             other
@@ -243,7 +260,11 @@ class SicLedger:
 
 
 def _of_the_last(parts: Sequence[tuple[int, float]]) -> float:
-    """The mean SIC of those with the highest number of a micro-batch: others had no part in it."""
+    """Returns the mean SIC over the sources that took part in the last micro-batch.
+
+    Args:
+        parts: By source, the number of its last micro-batch, and its SIC in that micro-batch.
+    """
     last = max(number for number, _ in parts)
     found = [sic for number, sic in parts if number == last]
     return sum(found) / len(found)

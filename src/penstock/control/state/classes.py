@@ -28,24 +28,24 @@ class GovernedClass:
     cycle: CheckedManager
     traits: ManagerTraits
     period_s: float
-    """How often a manager decides that does not give grants."""
+    """Time between two decisions of a manager that decides periodically and gives no grants."""
     shedder: Shedder | None = None
-    """What chooses over all queries of the class; `None` where each query sheds by itself."""
+    """Chooses rows over all queries of the class; `None` if each query sheds by itself."""
     strategy: ShedStrategy | None = None
-    """How the shedder is asked, and how its decisions are carried out; `None` where there is no shedder."""
+    """Asks the shedder, and carries out its decisions; `None` without a shedder."""
     not_before_s: float = -math.inf
-    """On the timer, when it is next looked at whether a cycle of turns is over that was not."""
+    """A periodic manager is not asked before this time, on the timer: its turn interval was not over."""
 
     @property
     def asked_s(self) -> float:
-        """On the timer, when a manager that decides periodically may be asked next."""
+        """The earliest time, on the timer, of the next decision of a periodic manager."""
         return max(self.plant.last_s + self.period_s, self.not_before_s)
 
 
 def govern(
     name: str, config: ClassConfig, plant: ClassPlant, recorder: Recorder | None, dry_run: bool, seed: int
 ) -> GovernedClass:
-    """A class with a fresh manager, on a plant that may have run before."""
+    """Returns a class with a fresh manager. Its plant may have had another manager before."""
     manager = config.build_manager()
     if manager.traits.sheds_inside:
         raise InvalidInputError(
@@ -61,20 +61,24 @@ def govern(
 
 
 def first_scale(config: ClassConfig, claim: float) -> float:
-    """What a fresh manager's headroom is multiplied by: it is that of its class, unless the user gave one.
+    """Returns the factor for a fresh manager's headroom: the class's share, or 1 if the user set a headroom.
 
-    Never by 0: a manager multiplies what it has, and would have nothing for ever after its class has a share.
+    The factor is never 0. A manager multiplies its headroom by later changes of the share, so a headroom of 0
+    would stay 0 for ever.
     """
     return 1.0 if config.headroom_given else max(claim, LEAST_SHARE)
 
 
 def check_stream(config: ClassConfig, stream: StreamInfo, others: Iterable[StreamInfo] = ()) -> None:
-    """Said when a reader joins: a batch that cannot be planned would end the query in the first overload.
+    """Refuses a reader whose stream cannot be shed as its class wants.
+
+    The reader is refused when it joins. Otherwise the first overload would end the query, because the batch
+    could not be planned.
 
     Args:
-        config: Of its class.
-        stream: What it reads.
-        others: What the other readers of its query read.
+        config: The configuration of the class.
+        stream: The stream that the reader reads.
+        others: The streams of the query's other readers.
     """
     if config.sheds_by_key and stream.key_column is None:
         raise InvalidInputError(

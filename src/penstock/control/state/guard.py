@@ -1,4 +1,4 @@
-"""Calls policies. One that raises an exception takes no query with it: Penstock goes on without its word."""
+"""Calls policies. If a policy raises an exception, no query ends: Penstock goes on without the policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 _log = logging.getLogger(__name__)
 
 SAY_EVERY_S = 60.0
-"""A policy that fails at every grant is said so often, with the number of its failures."""
+"""Least time between two log messages about one failing policy. The message has the number of failures."""
 
 PASSES = KeyboardInterrupt
 """The one exception that is never caught: a user wants to end the process. `SystemExit` is caught, because a
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def text_of(error: BaseException) -> str:
-    """An exception for a message; its class alone if the exception cannot be written."""
+    """Returns an exception as a text: its class and its message, or its class alone if `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except PASSES:
@@ -30,7 +30,7 @@ def text_of(error: BaseException) -> str:
 
 
 class Guard:
-    """Catches what policies raise, and says it."""
+    """Catches the exceptions of policies, and logs them."""
 
     def __init__(self) -> None:
         self._said_s: dict[str, float] = {}
@@ -44,14 +44,14 @@ class Guard:
         instead: str,
         now_s: float,
     ) -> T:
-        """The result of a policy's method, or another one if that raises an exception.
+        """Calls a policy's method. Returns the method's result, or a substitute if it raises an exception.
 
         Args:
-            who: The policy, as a user knows it.
-            does: Calls it.
-            otherwise: What holds without it.
-            instead: The same, for the log.
-            now_s: On the timer.
+            who: The policy, in words that a user knows.
+            does: Calls the policy's method.
+            otherwise: Makes the substitute from the exception.
+            instead: What happens without the policy, in words for the log.
+            now_s: The present time on the timer.
         """
         try:
             return does()

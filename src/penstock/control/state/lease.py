@@ -19,33 +19,33 @@ class Outcome(Enum):
     """How a lease ends."""
 
     DONE = "done"
-    """Spark ran its batch, as the query's next question shows."""
+    """Spark ran the batch of the lease: the query's next question shows it."""
     REPLAYED = "replayed"
-    """Spark ran a batch again after a restart, without a question before it; nothing is learned from it."""
+    """Spark ran a batch again after a restart, without asking. The cost model does not learn from it."""
     ORPHANED = "orphaned"
-    """The grant was proposed, and Spark never logged it: the books ignore it."""
+    """The grant was proposed, but Spark never logged its offset. The books ignore the grant."""
     LOST = "lost"
     """The connection of the query's planner ended while the query held the grant."""
 
     @property
     def ran(self) -> bool:
-        """Whether a batch was run to its end."""
+        """Whether Spark ran the batch to its end."""
         return self in (Outcome.DONE, Outcome.REPLAYED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What a lease is about; decided once, when it is granted.
+    """The terms of a lease. They are decided when the grant is made, and never change.
 
     Attributes:
-        began_s: On the timer, when the grant was answered.
-        ends: By reader, where the grant ends. Readers that are not in it joined later.
-        late: By reader, before which positions rows are late.
-        plan: What is kept.
-        plans: By reader, where a shedder has chosen for each.
-        arrival_s: When the rows between late and end arrived, on the timer.
-        arrival_rows: How many rows arrived at each of these times.
-        planned_s: How long the turn may be.
+        began_s: Time, on the timer, at which the grant was given.
+        ends: By reader, the positions at which the grant ends. A reader without an entry joined later.
+        late: By reader, the positions before which rows are late.
+        plan: The plan for all readers: which rows are kept.
+        plans: By reader for which a shedder has chosen, the reader's own plan.
+        arrival_s: Arrival times, on the timer, of the rows between `late` and `ends`.
+        arrival_rows: By arrival time, the number of rows.
+        planned_s: The planned length of the turn.
         spare: Whether no other class wanted the turn.
         replay: Whether Spark runs a batch again after a restart, without having asked.
     """
@@ -63,28 +63,28 @@ class Terms:
 
 
 class Lease:
-    """A grant that a query holds: proposed, then logged, then over.
+    """A grant that a query holds. The grant is first proposed, then logged by Spark; then the lease ends.
 
     Args:
-        terms: What the grant holds, as it was decided.
+        terms: The terms of the lease.
     """
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.answered: set[str] = set()
-        """Readers that have their answer for this micro-batch."""
+        """Readers that have got their answer for this micro-batch."""
         self.logged: set[str] = set()
         """Readers for which Spark has planned the batch."""
         self.admitted = 0
-        """Rows that are processed; known once the batch is planned."""
+        """Number of rows that the batch processes. It is known once Spark has planned the batch."""
         self.jobs = 0
-        """Spark's jobs of the batch that have started their last stage, as far as the driver says."""
+        """Number of Spark jobs of the batch that have started their last stage, as the driver reports."""
         self.last_stage_s = math.inf
-        """On the timer, when the last of them did."""
+        """Time, on the timer, at which the latest of these jobs started its last stage."""
         self.batch: int | None = None
-        """Spark's number of the micro-batch, as far as the driver says."""
+        """Spark's number of the micro-batch, once the driver has reported it."""
         self.dropped = 0.0
-        """Rows that Spark's watermark dropped, as far as that is known before the next question."""
+        """Number of rows that Spark's watermark dropped, as reported before the query's next question."""
         self._held_s = 0.0
         self._held_since_s: float | None = None
 
@@ -96,7 +96,10 @@ class Lease:
     # -- its life -------------------------------------------------------------------------------
 
     def answer(self, reader: str, positions: Positions) -> Grant | None:
-        """A reader's part of the grant; `None` when it has no row up to the cut, or joined too late."""
+        """Returns a reader's part of the grant.
+
+        The part is `None` if the reader has no row up to the cut, or joined after the grant was made.
+        """
         self.answered.add(reader)
         if reader not in self.terms.ends:
             return None
@@ -107,7 +110,7 @@ class Lease:
         return Grant(ends, self.terms.late.get(reader, {}), plan, sources=len(self.terms.ends))
 
     def log(self, reader: str, admitted: int) -> bool:
-        """Spark plans the batch for a reader; returns whether this was not known yet."""
+        """Notes that Spark plans the batch for a reader. Returns False if this was known already."""
         if reader in self.logged:
             return False
         self.answered.add(reader)
@@ -116,12 +119,14 @@ class Lease:
         return True
 
     def outcome(self, reader: str, before: Offset, start: Offset) -> Outcome | None:
-        """How the lease ends with a reader's next question; `None` if it does not: the reader had no answer.
+        """Returns how a reader's next question ends the lease.
+
+        The outcome is `None` if the lease goes on, because the reader has not got its answer yet.
 
         Args:
-            reader: Who asks.
-            before: The last offset that was known of the reader.
-            start: The offset at which it asks.
+            reader: The reader that asks.
+            before: The reader's last offset that was known before the question.
+            start: The offset with which the reader asks.
         """
         if reader not in self.answered:
             return None
@@ -137,22 +142,22 @@ class Lease:
     # -- its time -------------------------------------------------------------------------------
 
     def start_last_stage(self, now_s: float, batch: int | None = None) -> None:
-        """A job of the batch has started its last stage."""
+        """Notes that a job of the batch has started its last stage."""
         self.jobs += 1
         self.batch = self.batch if batch is None else batch
         self.last_stage_s = now_s
 
     def hold(self, now_s: float) -> None:
-        """The batch may not take cores yet."""
+        """Notes that the batch is held back: it may not take cores yet."""
         if self._held_since_s is None:
             self._held_since_s = now_s
 
     def let_go(self, now_s: float) -> None:
-        """The batch may take cores."""
+        """Notes that the batch is no longer held back."""
         if self._held_since_s is not None:
             self._held_s, self._held_since_s = self._held_s + now_s - self._held_since_s, None
 
     def ran_s(self, now_s: float) -> float:
-        """How long the batch has run, without the time in which it was held back."""
+        """Returns how long the batch has run, without the time in which it was held back."""
         until_s = now_s if self._held_since_s is None else self._held_since_s
         return until_s - self.terms.began_s - self._held_s

@@ -1,7 +1,7 @@
-"""Readers that are gone for good, as it seems: totals by class and name, whatever their number.
+"""Totals of readers that seem to be gone for good, by class and name of their query.
 
-A control plane may outlive thousands of queries. The last few that ended stay in the status as they were; of
-the others the rows stay in the books of their class.
+A control plane may outlive thousands of queries. The status shows the last queries that ended one by one. Of
+earlier queries, only the row counts stay, in the books of their class.
 """
 
 from __future__ import annotations
@@ -12,20 +12,28 @@ from dataclasses import dataclass
 from penstock.control.state.query import Gone
 
 QUERIES = 32
-"""Of a class that have ended and are still shown one by one; and of one query, readers."""
+"""Most ended queries of a class that the status shows one by one, and most ended readers of one query."""
 AWAY_S = 60.0
-"""So long every query that ended is kept: its line may only be broken, as those of all queries are when the
-control plane was stopped for a while, and its cost would be learned anew."""
+"""Every query that ended is kept for this time. Perhaps only its connection was lost, as all connections are
+when the control plane stops for a while. If such a query were forgotten, its cost would be learned anew."""
 NAMES = 256
-"""Of a class with totals of their own; what comes after them is put together."""
+"""Most names of ended queries that have their own totals in a class. Further names share `OTHERS`."""
 OTHERS = "(others)"
 READERS = 4096
-"""That are taken out of the totals should they come back; one that was gone before them counts twice then."""
+"""Most ended readers that are remembered one by one. When such a reader comes back, its rows are taken out of
+the totals. A reader that ended earlier and comes back is counted twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Rows of readers that are gone."""
+    """Row counts of readers that are gone.
+
+    Attributes:
+        readers: Number of readers.
+        admitted: Rows that were admitted.
+        shed: Rows that were shed.
+        waiting: Rows that waited for the readers when they left.
+    """
 
     readers: int = 0
     admitted: int = 0
@@ -50,20 +58,20 @@ class Totals:
 
 
 def totals_of(gone: Gone) -> Totals:
-    """One reader's, as it was when it left."""
+    """Returns the totals of one reader as they were when the reader left."""
     return Totals(1, gone.offset.books.admitted, gone.offset.books.shed, gone.waiting)
 
 
 class Past:
-    """The books of those that are gone."""
+    """The totals of all readers that are gone."""
 
     def __init__(self) -> None:
         self._classes: dict[str, dict[str, Totals]] = {}
         self._readers: dict[str, tuple[str, str, Totals]] = {}
-        """By reader, where its rows are counted; the longest gone first."""
+        """By reader, the class and the name that its rows are counted under, and its rows. Oldest first."""
 
     def fold(self, cls: str, name: str, readers: Mapping[str, Gone]) -> None:
-        """Counts readers of a query into the totals."""
+        """Adds the row counts of a query's readers to the totals."""
         totals = self._classes.setdefault(cls, {})
         if name not in totals and len(totals) >= NAMES:
             name = OTHERS
@@ -75,16 +83,16 @@ class Past:
             del self._readers[next(iter(self._readers))]
 
     def comes_back(self, reader: str) -> None:
-        """A reader joins: its offset has all its rows, also those from before."""
+        """Takes the rows of a reader that joins again out of the totals: its offset counts all its rows."""
         if (found := self._readers.pop(reader, None)) is not None:
             cls, name, mine = found
             if cls in self._classes:
                 self._classes[cls][name] = self._classes[cls][name].plus(mine, -1)
 
     def forget(self, cls: str) -> None:
-        """A class was taken out."""
+        """Forgets the totals of a class that was removed."""
         self._classes.pop(cls, None)
 
     def of(self, cls: str) -> dict[str, Totals]:
-        """By name."""
+        """Returns the totals of a class, by name of the query."""
         return {name: totals for name, totals in self._classes.get(cls, {}).items() if totals.readers}

@@ -1,4 +1,4 @@
-"""Who is governed: readers, and the queries they belong to. State, no decisions; each part has one writer."""
+"""The state of governed readers and queries. Each part of the state is written by one module."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Reader:
     """One governed source of one streaming query, with the connection of its planner. The engine writes it.
 
     Attributes:
-        id: Minted with the reader's first offset.
-        who: Which query it belongs to, and as which of the query's readers.
-        stream: What it reads.
-        connection: Of its planner.
-        offset: Where it stands.
-        counted: The last offset that Spark has surely logged: Spark planned a batch to it, or began the next
-            one there.
-        questions: How many questions it has asked since it joined.
-        finished: It runs under AvailableNow and is at its end: what arrived since then is not for it.
+        id: The reader's id, made with the reader's first offset.
+        who: The names with which the reader joined: its query, its slot in the query, and its token.
+        stream: The stream that the reader reads.
+        connection: The connection of the reader's planner.
+        offset: The reader's present offset.
+        counted: The last offset that Spark has surely logged. Spark has planned the batch up to it, or has
+            begun the next batch there.
+        questions: Number of questions that the reader has asked since it joined.
+        finished: Whether the reader, under AvailableNow, has reached its end. It takes no later rows.
     """
 
     id: str
@@ -63,14 +63,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A reader that is gone, as it was when it left: what arrives later is not for it.
+    """A reader that has left, as it was when it left. Rows that arrived later do not count for the reader.
 
     Attributes:
-        stream: The name of the stream that it read.
-        offset: The last one that Spark had surely logged.
-        waiting: Rows that waited for it.
-        oldest_s: How old the oldest of them was.
-        token: Of the `read_stream` call that made it.
+        stream: The name of the stream that the reader read.
+        offset: The reader's last offset that Spark had surely logged.
+        waiting: Number of rows that waited for the reader.
+        oldest_s: Age of the oldest of these rows.
+        token: Token of the `read_stream` call that made the reader.
     """
 
     stream: str
@@ -82,15 +82,15 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Who joins.
+    """The names with which a reader joins.
 
     Attributes:
-        query: What shares micro-batches.
-        name: What the user calls the query.
-        cls: Its class.
-        slot: Which of the query's readers this is; empty for the only one.
-        token: Which call of `read_stream` made it.
-        driver: Which Spark application the query is of.
+        query: The key of the query. Readers with the same key share micro-batches.
+        name: The name that the user gave the query.
+        cls: The class of the query.
+        slot: The reader's slot in a query with several readers; empty if the query has one reader.
+        token: Token of the `read_stream` call that made the reader.
+        driver: Id of the Spark application that runs the query.
     """
 
     query: str
@@ -103,12 +103,12 @@ class Joining:
 
 @dataclass(slots=True)
 class QueryCost:
-    """What a query's batches cost. The only writer is `learn`.
+    """The cost of a query's batches. The only writer is `learn`, when a batch is complete.
 
     Attributes:
-        model: Batch time by rows.
-        last_stages: When a batch that runs frees its cores.
-        largest_rows: Of the batches so far: the next is not many times larger, whatever waits.
+        model: Gives the time of a batch by its rows.
+        last_stages: Predicts when a running batch frees its cores.
+        largest_rows: Rows of the largest batch so far. The next batch may only be some times as large.
     """
 
     model: CostModel = field(default_factory=CostModel)
@@ -116,7 +116,7 @@ class QueryCost:
     largest_rows: int = 0
 
     def learn(self, lease: Lease, now_s: float, tuning: Tuning) -> None:
-        """A batch is complete, and it began when the batch before it was."""
+        """Learns from a complete batch, which began when the batch before it was complete."""
         self.model.learn(lease.admitted, lease.ran_s(now_s))
         self.last_stages.learn(lease, now_s, tuning)
         self.largest_rows = max(self.largest_rows, lease.admitted)
@@ -124,15 +124,15 @@ class QueryCost:
 
 @dataclass(slots=True)
 class QueryTurn:
-    """Where a query stands between its turns. The lease book writes all but `windows_wait`.
+    """The present turn of a query, and the last turn. The lease book writes all but `windows_wait`.
 
     Attributes:
-        lease: The grant that it holds.
-        reserved: Whether a slot is its own because its grant is being decided.
-        granted_s: On the timer, when its last batch was granted.
-        done_s: On the timer, when its last batch was complete.
-        batches: How many batches are complete.
-        windows_wait: Whether rows were processed since the last tick: windows may be ready to close. The
+        lease: The lease that the query holds.
+        reserved: Whether a slot is reserved for the query, because its grant is being decided.
+        granted_s: Time, on the timer, at which the query's last batch was granted.
+        done_s: Time, on the timer, at which the query's last batch was complete.
+        batches: Number of complete batches.
+        windows_wait: Whether rows were processed since the last tick. Windows may then be ready to close. The
             only writers are `open_windows` and `close_windows`.
     """
 
@@ -157,9 +157,9 @@ class QueryQuestion:
     """A query's question for a grant. The only writer is `core.questions`.
 
     Attributes:
-        leader: The reader that asks first in a micro-batch: only its question can open a grant.
+        leader: The reader that asks first in each micro-batch. Only this reader's question can open a grant.
         open: The reader whose question waits for an answer.
-        until_s: On the timer, up to when the query counts as one that wants a turn, open question or not.
+        until_s: Until this time, on the timer, the query counts as wanting a turn, even without a question.
     """
 
     leader: str | None = None
@@ -169,42 +169,43 @@ class QueryQuestion:
 
 @dataclass(slots=True)
 class QueryFlags:
-    """What a driver said about a query. The only writers are the methods here.
+    """Wishes of a driver for a query. The only writers are the methods here.
 
     Attributes:
-        refused: The query gets no more grants: it is being stopped.
-        draining: What waits is processed unshed.
+        refused: Whether the query gets no more grants, because it is being stopped.
+        draining: Whether the query processes its waiting rows without shedding.
     """
 
     refused: bool = False
     draining: bool = False
 
     def refuse(self, on: bool) -> None:
-        """A driver stops the query, or does not stop it after all."""
+        """Notes that a driver stops the query, or does not stop it after all."""
         self.refused = on
 
     def drain(self, on: bool) -> None:
-        """A driver wants all that waits, or no longer all."""
+        """Notes that a driver wants all waiting rows processed, or no longer wants that."""
         self.draining = on
 
     def begin_again(self) -> None:
-        """The query begins again: nothing was said of it yet."""
+        """Forgets all wishes, because the query begins again."""
         self.refused = self.draining = False
 
 
 NOTED_BATCHES = RECENT_BATCHES - 1
-"""Lines that may still be amended: the books of SIC know these, and the micro-batch that runs."""
+"""Number of ended micro-batches whose line may still be corrected. The SIC ledger remembers one batch more:
+the running one."""
 
 
 @dataclass(slots=True, eq=False)
 class QueryResults:
-    """What is told of a query's batches. The only writer is the ledger.
+    """Results of a query's batches, for status and record. The only writer is the ledger.
 
     Attributes:
-        dropped: Rows that Spark's watermark dropped as late, since the control plane began.
-        closing: Arrivals (on the timer) and rows of its last batch, where the watermark that they moved
-            closes windows in the next.
-        noted: Lines of `sic.jsonl` of the last micro-batches that ended, as they were last written.
+        dropped: Number of rows that Spark's watermark dropped as late since the control plane began.
+        closing: Arrival times (on the timer) and rows of the last batch. The next batch closes the windows
+            that this batch's rows have ended.
+        noted: The last lines of `sic.jsonl` about the query, as they were last written.
     """
 
     dropped: float = 0.0
@@ -214,11 +215,11 @@ class QueryResults:
 
 @dataclass(slots=True)
 class QueryShedding:
-    """What is told of how a query sheds. The only writer is `core.granting`.
+    """How a query sheds, for status and log. The only writer is `core.granting`.
 
     Attributes:
-        reason: Why its class's shedder chose what it chose, when it last did.
-        warned_late: Whether it was said that rows far older than the target are shed.
+        reason: The reason of the class's shedder for its last choice.
+        warned_late: Whether the control plane has warned that rows far older than the target are shed.
     """
 
     reason: str | None = None
@@ -229,15 +230,22 @@ class QueryShedding:
 class Query:
     """A streaming query: one or several readers that share each micro-batch.
 
-    Members write the attributes that are listed here, but for `begins_again`. Each part has a writer of its
-    own, which the part names.
+    Members write `readers`, `past`, `left_s` and `ungoverned`. `begins_again` writes `identity` and `costs`
+    anew. Each of the other attributes is a part of the state with one writer, which the part's class names.
 
     Attributes:
-        identity: Who it is.
-        readers: Those that are there, by id.
-        past: Readers that are gone, by id: they stay in the books.
-        left_s: On the timer, when its last reader left.
-        ungoverned: Grants that it gave itself while the control plane was silent, as far as they are known.
+        identity: The names with which the query's first reader joined.
+        readers: Readers that have joined, by id.
+        past: Readers that have left, by id. Their rows still count.
+        left_s: Time, on the timer, at which the last reader left.
+        ungoverned: Number of known grants that the query gave itself while the control plane was silent.
+        backlog: The rows that wait for the query.
+        costs: The cost of the query's batches.
+        turn: The query's present turn.
+        question: The query's question for a grant.
+        flags: Wishes of the query's driver.
+        results: Results of the query's batches, for status and record.
+        shedding: How the query sheds, for status and log.
     """
 
     identity: Joining
@@ -275,23 +283,34 @@ class Query:
 
     @property
     def wanted(self) -> dict[str, tuple[str, Positions]]:
-        """By reader that still wants rows, its stream and where it stands."""
+        """By reader that still wants rows, the id of its stream and its positions."""
         return {r.id: (r.stream.id, r.positions) for r in self.readers.values() if not r.finished}
 
     def grants(self, lease: Lease) -> dict[str, int]:
-        """By reader that has a part in the micro-batch of a lease, the number of its grant."""
+        """Returns the number of the grant, by reader with a part in the micro-batch of a lease."""
         there = sorted(lease.logged & self.readers.keys())
         return {name: self.readers[name].counted.grant for name in there}
 
     def begins_again(self, driver: str) -> None:
-        """It had stopped and is there again; in another Spark application nothing is compiled yet."""
+        """Resets a query that had stopped and runs again.
+
+        In another Spark application its costs are learned anew, because the new JVM has compiled nothing yet.
+        """
         self.flags.begin_again()
         if driver != self.identity.driver:
             self.identity, self.costs = replace(self.identity, driver=driver), QueryCost()
 
 
 def granted_by_itself(before: Reader | None, past: Gone | None, offset: Offset) -> int:
-    """Grants that a source gave itself while nobody answered, by the numbers of its offsets."""
+    """Returns how many grants a source gave itself while the control plane was silent.
+
+    The number follows from the grant numbers of its offsets.
+
+    Args:
+        before: The reader as it was known before it joined again.
+        past: The same reader, if it had left.
+        offset: The offset with which the reader joins.
+    """
     if not offset.ungoverned:
         return 0
     known = before.counted if before is not None else past.offset if past is not None else None

@@ -1,8 +1,8 @@
-"""Shared streams: which class owns the stream, and that no class above it reads it.
+"""Shared streams: which class owns a shared stream. No class above the owner may read the stream.
 
-A shared stream has the rows of a sub-query that several queries read. A class that waited for the results of
-a lower one would wait for what is shed and delayed there (the congestion of pham2016 fig. 5), so the highest
-class that reads a shared stream owns it.
+A shared stream has the rows of a sub-query that several queries read. The highest class that reads a shared
+stream owns the stream. If a lower class owned it, the higher class would wait for rows that the lower class
+sheds and delays (the congestion of pham2016 fig. 5).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.stream_ref import StreamRef
 
 RUNNING = "class {}: a class that is removed has no running queries"
-"""The rule that a driver waits for: its queries take a moment to leave."""
+"""The rule of a refusal. A driver that removes a class tries again then: queries take a moment to leave."""
 
 Reads = Iterable[tuple[str, str]]
-"""Ids of streams, and the classes whose queries read them."""
+"""Pairs: the id of a stream, and a class with a query that reads the stream."""
 
 
 class SharedStreams:
@@ -26,32 +26,32 @@ class SharedStreams:
         self._owners: dict[str, str] = {}
 
     def own(self, stream: str, cls: str, reads: Reads, priorities: Mapping[str, float]) -> None:
-        """A query of a class writes a shared stream; the last one that says so owns it.
+        """Makes a class the owner of a shared stream, instead of the owner before, if there was one.
 
         Args:
-            stream: Its id.
-            cls: The class.
-            reads: Of all queries that run.
-            priorities: Of all classes.
+            stream: The id of the stream.
+            cls: The class of the query that writes the stream.
+            reads: What the running queries read.
+            priorities: By class, its priority.
         """
         _check({**self._owners, stream: cls}, reads, priorities)
         self._owners[stream] = cls
 
     def owned(self, cls: str) -> list[str]:
-        """The shared streams of a class."""
+        """Returns the ids of the shared streams that a class owns."""
         return [stream for stream, owner in self._owners.items() if owner == cls]
 
     def release(self, stream: str) -> None:
-        """Nobody writes a shared stream any more: it is a stream like others."""
+        """Forgets the owner of a shared stream that no query writes any more."""
         self._owners.pop(stream, None)
 
     def forget(self, cls: str) -> None:
-        """A class is gone, and what it owned with it."""
+        """Forgets a class and its ownership of streams."""
         for stream in self.owned(cls):
             del self._owners[stream]
 
     def check(self, reads: Reads, priorities: Mapping[str, float]) -> None:
-        """Refuses a read by a class above the owner."""
+        """Raises an error if a class reads a shared stream of a lower class."""
         _check(self._owners, reads, priorities)
 
 

@@ -377,9 +377,8 @@ class _Running:
         except Exception as error:  # files of a lane may be damaged; sinks are closed all the same
             why = f"{type(error).__name__}: {error}"
             self._note(f"readers of this run are not forgotten, the next run tries again: {why}")
-        for built in self.built:
-            if built.sink is not None:
-                built.sink.close()
+        for sink in [built.sink for built in self.built if built.sink is not None]:
+            sink.close()
 
 
 def failure(text: str) -> str:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from penstock.config.flow import FlowConfig, Place
+from penstock.config.flow import FlowConfig
 from penstock.config.mistakes import Part, placing, refused, unknown_name
+from penstock.config.places import Place
 from penstock.config.shedding import WindowSettings
 from penstock.config.spark import SparkConfig
 from penstock.cql.analysis.families import Family
@@ -39,13 +40,13 @@ from penstock.pipeline.spec.streams import StreamConfig
 from penstock.pipeline.spec.views import ViewConfig, decide, query_of
 from penstock.streams.protocol import RESERVED_COLUMNS
 from penstock.vocabulary.errors import UnknownNameError
+from penstock.vocabulary.names import is_sql_name
 
 __all__ = ["PipelineConfig", "QueryConfig", "sink_guarantee"]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 QUERY_KEYS = ("sql", "function", "cql", "cql_file", "boxes")
 """Keys of a query; exactly one of them says what the query computes."""
-_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _metadata(value: Any) -> bool | tuple[str, ...]:
@@ -71,7 +72,7 @@ def _refuse_trigger(raw: Any) -> Any:
 
 
 def _sql_name(name: str) -> str:
-    if not _SQL_NAME.fullmatch(name):
+    if not is_sql_name(name):
         raise refused(
             "must have a name of letters, digits and _", repr(name), "as SQL needs it, e.g. my_readings"
         )

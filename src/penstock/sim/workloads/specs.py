@@ -54,20 +54,20 @@ def _seconds(value: object, info: ValidationInfo) -> float:
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 
-class Part(BaseModel):
+class ScenarioPart(BaseModel):
     """A part of a scenario: no unknown keys; a file has `period: 500ms`, Python `period_s=0.5`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True)
 
 
-class Level(Part):
+class Level(ScenarioPart):
     """A rate that holds from a moment on."""
 
     from_s: Seconds = Field(alias="from", description="when the level starts, e.g. 10s; the first at 0s")
     rate_per_s: float = Field(description="rows a second, e.g. 350")
 
 
-class Workload(Part):
+class Workload(ScenarioPart):
     """The part that all workloads have: their kind, and how they are scaled."""
 
     kind: str

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.config.flow import FlowConfig
@@ -23,9 +22,10 @@ from penstock.control.decide.observing import ClassPlant
 from penstock.control.state.classes import govern
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.record.rundir import check_new
+from penstock.spark.driver.catalyst import closes_windows, interval_trigger, sources_of
 from penstock.spark.driver.stages import StageListener
 from penstock.spark.driver.watermark_losses import Dropped, ProgressListener
-from penstock.spark.source.options import FORMAT_NAME, SourceOptions
+from penstock.spark.source.options import FORMAT_NAME
 from penstock.vocabulary.errors import PenstockError, UnmetError
 
 if TYPE_CHECKING:
@@ -45,37 +45,9 @@ LAST_REPORTS_MS = 2000
 """How long `close` waits for Spark's reports on the last micro-batches, which come from a queue."""
 
 
-def sources_of(query: StreamingQuery | DataFrame) -> list[SourceOptions]:
-    """The governed sources of a query or of a result, from the options in its analysed plan.
-
-    To Spark, a DataFrame united with itself is one source, and a DataFrame joined with itself is two.
-    """
-    if isinstance(query, DataFrame):
-        leaves = query._jdf.queryExecution().analyzed().collectLeaves()
-    else:
-        leaves = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
-    found = {}
-    for i in range(leaves.size()):
-        leaf = leaves.apply(i)
-        if leaf.getClass().getSimpleName() == "StreamingRelationV2":
-            text = leaf.extraOptions().get(FORMAT_NAME)
-            if text is not None:
-                found[text, leaf.output().toString()] = SourceOptions.from_option(text)
-    return list(found.values())
-
-
 def tokens_of(query: StreamingQuery) -> set[str]:
     """Tokens of a query's governed sources."""
     return {source.token for source in sources_of(query)}
-
-
-def closes_windows(query: StreamingQuery) -> bool:
-    """Whether answers wait for the watermark: windows are sent out once they are closed."""
-    execution = query._jsq.streamingQuery()
-    if str(execution.outputMode().toString()) != "Append":
-        return False
-    plan = str(execution.analyzedPlan().toString())
-    return "EventTimeWatermark" in plan and "Aggregate" in plan
 
 
 def _readers_of(query: StreamingQuery) -> list[str]:
@@ -176,8 +148,7 @@ class Agent:
 
 
 def _refusal(query: StreamingQuery) -> dict[str, str] | None:
-    trigger = str(query._jsq.streamingQuery().trigger().toString())
-    if trigger.startswith("ProcessingTimeTrigger(") and trigger != "ProcessingTimeTrigger(0)":
+    if (trigger := interval_trigger(query)) is not None:
         return {  # with another trigger, the query would miss its turns
             "rule": "a governed query has the default trigger",
             "got": trigger,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import uuid
@@ -23,7 +22,8 @@ from penstock.config.flow import FlowConfig, load_flow_config
 from penstock.config.old_shedding import both_changes
 from penstock.control.state.sharing import RUNNING
 from penstock.host.client import ControlClient, ControlSilentError
-from penstock.spark.driver.agent import Agent, ControlProcess, sources_of, tokens_of
+from penstock.spark.driver.agent import Agent, ControlProcess, tokens_of
+from penstock.spark.driver.catalyst import check_version, sources_of
 from penstock.spark.driver.shared import check_shared
 from penstock.spark.driver.starting import await_question, start_in_turn, too_late, was_late
 from penstock.spark.idle import register_source
@@ -37,12 +37,12 @@ from penstock.streams.opening import stream_exists, streams_in
 from penstock.streams.protocol import ORIGIN
 from penstock.streams.starting import Starting, check_starting
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
+from penstock.vocabulary.names import is_file_name
 from penstock.vocabulary.status import ClassStatus, Status
 
 _log = logging.getLogger(__name__)
 
 MOST_LETTERS = 64
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_LETTERS - 1}}}")
 STARTING_S = 15.0
 """`stop` waits this long for a query that was just started to ask for rows, or for Spark to give up on it. If
 a query is stopped before its source's Python process has connected, that process prints a traceback."""
@@ -69,6 +69,7 @@ class Flow:
 
     def __init__(self, spark: SparkSession, config: FlowConfig) -> None:
         adopt_session(spark)
+        check_version(spark.version)
         self.spark, self.config = spark, config
         register_source(spark, PenstockSource)
         self._names: set[str] = set()
@@ -79,8 +80,7 @@ class Flow:
         self.address = config.address or self.control.address  # type: ignore[union-attr]
         self.driver = uuid.uuid4().hex[:12]
         self._client = ControlClient(self.address)
-        self._lock, self._stopping = threading.Lock(), threading.Lock()
-        self._stopped = False
+        self._lock, self._stopping, self._stopped = threading.Lock(), threading.Lock(), False
         self._sinks: dict[str, LogStreamSink] = {}
         self._changes: dict[str, dict[str, Any]] = {}
         """Messages with changes since the start; a control plane that replaces a dead one gets them again."""
@@ -403,7 +403,7 @@ class Flow:
 
 def _check_name(query: str) -> None:
     """Refuses a query's name that cannot be part of a reader's id, which is a file name in the log."""
-    if not _NAME.fullmatch(query):
+    if not is_file_name(query, MOST_LETTERS):
         raise InvalidInputError(
             f"a query's name is up to {MOST_LETTERS} letters, digits, dots, dashes and underscores",
             repr(query),

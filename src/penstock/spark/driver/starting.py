@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.host.client import ControlClient
-from penstock.spark.driver.agent import sources_of
+from penstock.spark.driver.catalyst import is_starting, sources_of
 from penstock.vocabulary.errors import PenstockError, UnmetError, expected
 from penstock.vocabulary.status import Status
 
@@ -116,12 +116,11 @@ def has_asked(query: StreamingQuery) -> Condition:
     For a governed query, its control plane knows that. If the control plane is silent, and for other queries,
     Spark's own state must do.
     """
-    execution = query._jsq.streamingQuery()
     governed = {source.token: source.address for source in sources_of(query) if source.governed}
 
     def asked() -> bool:
-        if str(execution.state().get().toString()) == "INITIALIZING":
-            return False  # the Python processes of the query's sources are still starting
+        if is_starting(query):
+            return False
         if governed:
             return all(_joined(address, token) for token, address in governed.items())
         message = query.status["message"]

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from penstock.grants.offset import Offset
-from penstock.spark.driver.lateness import LateRule, lost_of_grant
-from penstock.spark.source.options import FORMAT_NAME, SourceOptions
+from penstock.spark.driver.catalyst import EventTimes, event_times_of, window_of
+from penstock.spark.driver.lateness import lost_of_grant
+from penstock.spark.source.options import FORMAT_NAME
 from penstock.streams.opening import open_stream
+
+__all__ = ["EventTimes", "ProgressListener", "dropped_in", "dropped_rows", "watermark_of", "window_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +37,6 @@ AGGREGATES = "statestoresave"
 """Part of the names of operators that drop groups."""
 NEARLY = 0.9
 """The log's count, which may be an estimate from a sample, must be at least this part of Spark's count."""
-WINDOW = re.compile(r"- (-?\d+)\) % (\d+)\)")
-"""Finds where windows start and their slide, in microseconds, in the expression of a window's start."""
-LENGTH = re.compile(r"\+ (\d+)\), LongType, Timestamp")
-"""Finds the length of a window in the expression of its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventTimes:
-    """What a query's plan says about event time.
-
-    Attributes:
-        rules: When rows of a stream are late, by the stream's id.
-        places: Directory of each stream, by the stream's id.
-    """
-
-    rules: Mapping[str, LateRule]
-    places: Mapping[str, str]
 
 
 class ProgressListener:
@@ -181,71 +164,3 @@ def _grants(progress: Mapping[str, Any]) -> Iterator[tuple[Offset, int]]:
 
 def _offset(found: Any) -> Any:
     return json.loads(found) if isinstance(found, str) else found
-
-
-# -- plans ------------------------------------------------------------------------------------------
-
-
-def event_times_of(query: StreamingQuery) -> EventTimes | None:
-    """When rows of a query's streams are late, from its analysed plan; `None` if the plan does not say."""
-    nodes = list(_nodes(query._jsq.streamingQuery().analyzedPlan()))
-    columns, alias, watermarks, texts = {}, {}, [], set()
-    for node in nodes:
-        kind = node.getClass().getSimpleName()
-        if kind == "StreamingRelationV2":
-            text = node.extraOptions().get(FORMAT_NAME)
-            for attribute in _each(node.output()):
-                columns[attribute.exprId().id()] = text, attribute.name()
-        elif kind == "EventTimeWatermark":
-            watermarks.append(node.eventTime().exprId().id())
-        for expression in _each(node.expressions()):
-            if expression.getClass().getSimpleName() == "Alias":
-                alias[expression.exprId().id()] = expression.child()
-            texts.add(str(expression.toString()))
-    window = window_of(texts)
-    rules: dict[str, LateRule] = {}
-    places: dict[str, str] = {}
-    for number in watermarks:
-        at = number
-        while at in alias and alias[at].getClass().getSimpleName() == "AttributeReference":
-            at = alias[at].exprId().id()
-        option, column = columns.get(at, (None, ""))
-        if option is None or window is None:
-            return None
-        place = SourceOptions.from_option(option).stream
-        stream = open_stream(place).uid
-        rule = LateRule(column, *window)
-        if rules.setdefault(stream, rule) != rule:
-            return None
-        places[stream] = place
-    return EventTimes(rules, places)
-
-
-def window_of(texts: set[str]) -> tuple[int, int, int] | None:
-    """Length, slide and start of the only kind of windows in some expressions; zeros if there are no windows.
-
-    `None` if there are several kinds of windows, or session windows.
-    """
-    found = set()
-    for text in texts:
-        if "session_window" in text:
-            return None
-        if "precisetimestampconversion" in text:
-            starts, lengths = set(WINDOW.findall(text)), set(LENGTH.findall(text))
-            if len(starts) != 1 or len(lengths) != 1:
-                return None
-            ((start, slide),), (length,) = starts, lengths
-            found.add((int(length), int(slide), int(start)))
-    if len(found) > 1:
-        return None
-    return found.pop() if found else (0, 0, 0)
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _each(plan.children()):
-        yield from _nodes(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(i) for i in range(sequence.size()))

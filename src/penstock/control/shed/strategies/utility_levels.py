@@ -1,4 +1,4 @@
-"""Levels of utility: to the shedder, the rows of a segment that are worth about the same are one batch."""
+"""Levels of utility. Rows of a segment with about the same worth form one batch for the shedder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.policies.quality.sic import IntArray
 LEVELS = 32
 """The largest number of levels of utility. The shedder sees one batch for each level of a segment."""
 SAMPLE_ROWS = 4096
-"""Of so many rows of a query's last grant the worth is remembered; its next rows are taken to be alike."""
+"""Number of rows of a query's last grant whose worth is remembered, as an estimate for the next rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
