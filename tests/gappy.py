@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.streams.descriptor import check_partition, read_about, write_about
-from penstock.streams.opening import Clock
+from penstock.streams.kinds.base import Clock, Opening
 from penstock.streams.protocol import ARRIVAL, HeaderArrays, IntArray, PositionedRows
 from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
@@ -73,9 +73,7 @@ class GappyLog:
     key_buckets = 64
     event_time = None
 
-    def __init__(
-        self, directory: Path, clock: Clock, verify: bool = True, lag_s: float | None = None
-    ) -> None:
+    def __init__(self, directory: Path, clock: Clock, lag_s: float | None = None) -> None:
         about = read_about(directory, KIND)
         self.ref, self.uid, self._clock = StreamRef.of(directory), str(about["id"]), clock
         fields = about["gappy"]
@@ -203,9 +201,18 @@ class GappyLog:
         self.close()
 
 
-def install(folder: Path) -> None:
-    """Makes a folder that lets each Python process with it on its path open logs of this kind."""
-    (folder / "gappy-1.dist-info").mkdir(parents=True)
-    (folder / "gappy-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gappy\nVersion: 1\n")
-    points = f"[penstock.streams]\n{KIND} = tests.gappy:GappyLog\nbroken = tests.gappy:NoLog\n"
-    (folder / "gappy-1.dist-info" / "entry_points.txt").write_text(points)
+class GappyKind:
+    """Opens such logs in directories.
+
+    Args:
+        clock: The logs' clock, whatever others say.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+
+    def open(self, ref: StreamRef, how: Opening) -> GappyLog:
+        return GappyLog(Path(ref.id), self._clock or how.clock)
+
+
+GAPPY = GappyKind()

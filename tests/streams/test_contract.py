@@ -177,7 +177,7 @@ def test_a_stream_is_opened_by_its_kind_or_its_address(
         open_stream(tmp_path / "nothing")
     (tmp_path / "e" / "stream.json").write_text('{"format": 1, "kind": "other"}')
     with pytest.raises(
-        InvalidInputError, match="kind of a stream must be one of embedded, paced; got: 'other'"
+        InvalidInputError, match="kind of a stream must be one of embedded, link, paced; got: 'other'"
     ):
         open_stream(tmp_path / "e")
     (tmp_path / "e" / "stream.json").write_text('{"form')

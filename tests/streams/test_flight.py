@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-from tests.gappy import KIND, Gappy, GappyLog
+from tests.gappy import KIND, Gappy, GappyKind, GappyLog
 from tests.segments import headers, read
 from tests.waits import PATIENCE_S
 
@@ -318,7 +318,7 @@ def test_a_log_with_gaps_is_served_with_its_positions_and_new_partitions(
 ) -> None:
     clock = ManualClock(100.0)
     there = GappyLog.create(tmp_path / "s", Gappy(0.0, per_s=100.0, births_s=(0.0, 200.0), aborted=3), clock)
-    monkeypatch.setitem(opening._KINDS, KIND, lambda directory, *_: GappyLog(directory, clock))
+    monkeypatch.setitem(opening._DIRECTORIES, KIND, GappyKind(clock))
     with FlightServer(tmp_path) as server, FlightLog(server.address, "s") as log:
         assert (log.dense, log.partitions) == (False, 1)
         for segment in headers(there, 0, 0, there.end(0)):

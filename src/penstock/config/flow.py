@@ -1,6 +1,7 @@
 """What `attach` is given: classes with their targets and priorities, where the log lies, who controls.
 
 log: logs                        # directory of the streams; relative to the file
+streams: {orders: "grpc://host:8815/orders"}
 classes:
   gold: {target: 2s, priority: 6}
   silver: {target: 8s, shed: {by: window, size: 2s}}
@@ -9,15 +10,12 @@ classes:
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     TypeAdapter,
@@ -38,6 +36,7 @@ from penstock.config.mistakes import (
     unknown_name,
 )
 from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
+from penstock.config.places import Directory, Name, Place, StreamPlace
 from penstock.config.shed_settings import SampleSettings, ShedSettings
 from penstock.config.shedding import AnyShed
 from penstock.grants.plans.sampling import Sampling
@@ -52,46 +51,6 @@ HINT = "see docs/ and examples/pipelines"
 
 _SOCKET_PATH_BYTES = 107
 """Linux's sun_path has 108 with its closing zero; a longer one fails only when the socket is bound."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-
-
-def located_text(value: str, info: ValidationInfo) -> str:
-    """A path made absolute, from the directory of its file where that is known; an address is left alone."""
-    if not value.strip():
-        raise refused("must not be empty", repr(value), "give a path")
-    base = (info.context or {}).get("base")
-    if "://" in value or base is None:
-        return value
-    return os.path.abspath(Path(base) / Path(value).expanduser())
-
-
-def _text_of_path(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
-
-
-Place = Annotated[str, BeforeValidator(_text_of_path), AfterValidator(located_text)]
-"""A path, or the address of a file system that Spark knows (hdfs://...)."""
-
-
-def _local(value: object, info: ValidationInfo) -> object:
-    text = _text_of_path(value)
-    if isinstance(text, str) and "://" in text:
-        raise refused("must be a directory of this machine", repr(text), "give a path")
-    return located_text(text, info) if isinstance(text, str) else value
-
-
-Directory = Annotated[Path, BeforeValidator(_local)]
-
-
-def checked_name(name: str) -> str:
-    """A name that files, tables and command lines can have."""
-    if not _NAME.fullmatch(name):
-        raise refused("must have a name of letters, digits, _ and -", repr(name), "for example gold")
-    return name
-
-
-Name = Annotated[str, AfterValidator(checked_name)]
 
 
 def typed_manager_config(name: str, settings: Mapping[str, Any], where: str) -> Any:
@@ -271,11 +230,11 @@ class CapacityConfig(Part):
         return capacity_policy(self.policy, **settings)
 
 
-FlowT = TypeVar("FlowT", bound="FlowConfig")
+FlowT = TypeVar("FlowT", bound="Governing")
 
 
-class FlowConfig(Part):
-    """The classes that share a Spark application, and their control plane."""
+class Governing(Part):
+    """What flows and pipelines share: classes, their control plane, where the log lies."""
 
     log: Directory = Field(description="the directory of the stream logs, e.g. logs")
     run: Directory | None = Field(None, description="the directory of this run's record, e.g. runs/today")
@@ -341,6 +300,14 @@ class FlowConfig(Part):
             return cls.model_validate_json(text, context=SILENT)
         except ValidationError as error:
             raise as_invalid_input(error, "the configuration", cls, HINT) from None
+
+
+class FlowConfig(Governing):
+    """The classes that share a Spark application, their control plane and their streams."""
+
+    streams: dict[Name, StreamPlace] = Field(
+        {}, description="streams that lie elsewhere, e.g. {orders: grpc://host:port/orders}"
+    )
 
 
 def load_flow_config(config: str | Path | Mapping[str, Any] | FlowConfig) -> FlowConfig:

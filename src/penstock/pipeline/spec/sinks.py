@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.config.flow import Place
 from penstock.config.mistakes import Part
+from penstock.config.places import Place
 
 
 class ConsoleSink(Part):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from penstock.config.flow import Place, located_text
 from penstock.config.mistakes import Part, Seconds, SecondsOrZero, refused
+from penstock.config.places import Place, located_text
 
 SYNTHETIC = "synthetic"
 """Name of the trace that is made, not read; it has bursts like network traffic."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from penstock.config.flow import located_text
 from penstock.config.mistakes import Part, Seconds, SecondsOrZero, refused
+from penstock.config.places import located_text
 from penstock.sim.workloads.traces import read_trace
 from penstock.vocabulary.model import FloatArray
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from penstock.config.flow import CapacityConfig, ClassConfig, Name, put
+from penstock.config.flow import CapacityConfig, ClassConfig, put
 from penstock.config.mistakes import (
     Part,
     Seconds,
@@ -33,6 +33,7 @@ from penstock.config.mistakes import (
     refused,
     unknown_name,
 )
+from penstock.config.places import Name
 from penstock.policies.quality.sic import STW_S
 from penstock.sim.microbatch.loads import AnyLoad, ConstantLoad
 from penstock.sim.microbatch.machine import Machine, steady
