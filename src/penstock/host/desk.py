@@ -29,7 +29,7 @@ from penstock.control.state.query import Joining
 from penstock.grants.offset import Positions
 from penstock.host import wire
 from penstock.host.holding import FETCH_S, HOLD_S, hold_s
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex
 from penstock.streams.tailing import NewSegments, info_of
 from penstock.vocabulary.moment import Moment
 
@@ -154,7 +154,7 @@ class Desk:
         """A reader's planner has said hello, and the headers of its stream are being read."""
         self.handle(ev.ReaderExpected(self.now(), connection, stream, positions))
 
-    def join(self, connection: Hashable, message: wire.Hello, log: StreamLog) -> None:
+    def join(self, connection: Hashable, message: wire.Hello, log: StreamIndex) -> None:
         """A reader's planner says hello; the headers of its stream have arrived."""
         who = Joining(message.query, message.name, message.cls, message.slot, message.token, message.driver)
         self.handle(ev.ReaderJoined(self.now(), who, info_of(log), connection, message.offset))

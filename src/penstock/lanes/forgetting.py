@@ -12,14 +12,14 @@ from pathlib import Path
 
 from penstock.grants.journal import JournalWriter
 from penstock.lanes.progress import LaneStore
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamLog, StreamState
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 
 
-def is_known(log: StreamLog, reader: str) -> bool:
+def is_known(state: StreamState, reader: str) -> bool:
     """Whether a stream has something to forget of a reader: its progress, or its journal."""
-    progress, journal = log.state.folder("readers") / f"{reader}.json", _journal(log, reader)
+    progress, journal = state.folder("readers") / f"{reader}.json", _journal(state, reader)
     return progress.exists() or journal.exists()
 
 
@@ -60,9 +60,9 @@ def forget_reader(log: StreamLog, reader: str) -> str:
     try:
         ReaderRegistry(log).forget(reader)
     except UnknownNameError:
-        if not _journal(log, reader).exists():
+        if not _journal(log.state, reader).exists():
             raise
-    if not _journal(log, reader).exists():
+    if not _journal(log.state, reader).exists():
         return ""
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, 0.0)
@@ -90,5 +90,5 @@ def _why_needed(store: LaneStore) -> str:
     return "a backfill of it was begun and is not finished" if store.needed().pending else ""
 
 
-def _journal(log: StreamLog, reader: str) -> Path:
-    return log.state.folder("plans") / f"{reader}.jsonl"
+def _journal(state: StreamState, reader: str) -> Path:
+    return state.folder("plans") / f"{reader}.jsonl"

@@ -17,7 +17,7 @@ from penstock.control.state.query import Reader
 from penstock.grants.offset import Positions
 from penstock.grants.plans.values import Values, utilities, window_numbers
 from penstock.policies.quality.sic import IntArray
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +223,7 @@ class RowValues:
         self._single = {key: single for key, single in self._single.items() if key[0] in positions}
 
 
-def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
+def fetch_values(log: StreamRows, fetch: Fetch) -> FetchedValues:
     """Reads the rows that a shedder needs; a host does so where it holds up nobody.
 
     Args:
@@ -244,7 +244,7 @@ def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
     return FetchedValues(fetch, found, {at: _value_at(log, fetch, at) for at in fetch.positions})
 
 
-def _value_at(log: StreamLog, fetch: Fetch, position: int) -> int | None:
+def _value_at(log: StreamRows, fetch: Fetch, position: int) -> int | None:
     headers = log.header_arrays(fetch.partition, position, position + 1, keys=False)
     if not len(headers):
         return None  # it was trimmed

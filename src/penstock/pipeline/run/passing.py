@@ -125,6 +125,6 @@ def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
             _log.warning("reader %s is not looked for in stream %s: %s", reader, place.name, error)
             all_done = False
             continue
-        if is_known(stream, reader) and not retire_reader(stream, reader, wait_s):
+        if is_known(stream.state, reader) and not retire_reader(stream, reader, wait_s):
             all_done = False
     return all_done

@@ -32,7 +32,7 @@ from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.query import Point, QueryLostError, SimulatedQuery
 from penstock.sim.microbatch.recording import Event, Observer
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex, StreamLog
 from penstock.streams.tailing import Tailer, furthest_back
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -78,7 +78,7 @@ class VirtualCluster:
         self.held = 0
         """Questions that the control plane holds."""
         self._make: dict[str, MakeSource] = {}
-        self._tailers: dict[str, Tailer] = {}
+        self._tailers: dict[str, Tailer[StreamLog]] = {}
         """By the id of a stream."""
         self._listeners: dict[str, Listener] = {}
         """By reader, where its instructions go."""
@@ -262,7 +262,7 @@ class VirtualCluster:
         """The query gets no more grants, as before it is stopped through the gate."""
         self.command(ev.Refuse(self._tokens(query), on))
 
-    def share(self, log: StreamLog, cls: str, tokens: Iterable[str] = ()) -> None:
+    def share(self, log: StreamIndex, cls: str, tokens: Iterable[str] = ()) -> None:
         """A query with these tokens writes a shared stream, which a class owns."""
         stream = log.ref.id
         self._shared[stream] = cls, tuple(tokens)
@@ -382,5 +382,5 @@ class VirtualCluster:
             observer(Event(self.timer(), kind, reader, encoded))
 
 
-def _initial(reader: str, log: StreamLog) -> Offset:
+def _initial(reader: str, log: StreamIndex) -> Offset:
     return Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})

@@ -29,7 +29,7 @@ from penstock.streams.flight.tokens import forget_token, mint_token
 from penstock.streams.flight.wire import decode, encode, encode_error, encode_headers
 from penstock.streams.layout import Fsync, FsyncPolicy
 from penstock.streams.opening import load_stream, open_writer, streams_in
-from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, StreamLog
+from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, StreamIndex, StreamLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, UnmetError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -287,12 +287,12 @@ def _writable(log: StreamLog) -> EmbeddedLog:
     return log
 
 
-def _info(log: StreamLog) -> fl.FlightInfo:
+def _info(log: StreamIndex) -> fl.FlightInfo:
     rows = sum(log.end(p) - log.start(p) for p in range(log.partitions))
     return fl.FlightInfo(log.schema, fl.FlightDescriptor.for_path(log.name), [], rows, -1)
 
 
-def _about(log: StreamLog) -> bytes:
+def _about(log: StreamIndex) -> bytes:
     return encode(
         partitions=log.partitions,
         key_column=log.key_column,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.streams.descriptor import read_about, write_about
-from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamLog
+from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamRows
 from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.stream_ref import StreamRef
@@ -59,7 +59,7 @@ class LinkedLog:
         clock: Seconds since the epoch.
     """
 
-    def __init__(self, directory: Path, rows: StreamLog, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, rows: StreamRows, clock: Callable[[], float]) -> None:
         self.ref, self._rows = StreamRef.of(directory), rows
         self.schema, self.user_schema = rows.schema, rows.user_schema
         self.state = FileState(directory, self._first_left, clock)
