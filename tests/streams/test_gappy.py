@@ -135,6 +135,7 @@ def test_books_are_exact_in_positions_and_every_row_is_read_once_or_shed(
     log = source.reads
     status = cluster.status().classes["gold"].queries["q"]
     assert status.offered == status.admitted + status.shed + status.waiting
+    assert status.in_positions == ("topics",)
     assert status.shed > 0.3 * status.offered, "there is an overload"
     read = [each for rows in source.read.values() for each in rows]
     assert len(read) == len(set(read)), "no row is read twice"

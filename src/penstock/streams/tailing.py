@@ -29,6 +29,7 @@ class StreamInfo:
         key_buckets: Buckets of that hash.
         user_schema: Columns that queries see.
         event_time: The event-time column that the stream declares, as a paced one does.
+        dense: Whether each position has a row.
     """
 
     id: str
@@ -38,6 +39,7 @@ class StreamInfo:
     key_buckets: int = 64
     user_schema: pa.Schema | None = None
     event_time: str | None = None
+    dense: bool = True
 
 
 def info_of(log: StreamIndex) -> StreamInfo:
@@ -50,6 +52,7 @@ def info_of(log: StreamIndex) -> StreamInfo:
         log.key_buckets,
         log.user_schema,
         log.event_time,
+        log.dense,
     )
 
 

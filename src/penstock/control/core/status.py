@@ -124,4 +124,5 @@ def _reader(reader: Gone) -> ReaderStatus:
         poison=books.poison,
         waiting=reader.waiting,
         oldest_waiting_s=reader.oldest_s,
+        dense=reader.dense,
     )

@@ -62,6 +62,7 @@ class Gone:
         waiting: Rows that waited for it.
         oldest_s: How old the oldest of them was.
         token: Of the `read_stream` call that made it.
+        dense: Whether each position of the stream has a row.
     """
 
     stream: str
@@ -69,6 +70,7 @@ class Gone:
     waiting: int
     oldest_s: float | None
     token: str = ""
+    dense: bool = True
 
 
 @dataclass(frozen=True, slots=True)
