@@ -12,6 +12,7 @@ import zlib
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -147,7 +148,7 @@ class GappyLog:
         end, block = self.end(partition), self.like.block
         began_s = self.like.began_s + self.like.births_s[partition]
         rows = int(np.floor((arrival_us / 1e6 - began_s) * self.like.per_s + 1e-6))
-        return min(end, max(self.start(partition), rows // block * block))
+        return end if rows >= end else max(self.start(partition), rows // block * block)
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
         self._name(partition, end)
@@ -199,6 +200,31 @@ class GappyLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Slow:
+    """Stands before a log whose calls take virtual time: whoever makes calls has to let the time pass.
+
+    Args:
+        log: The log.
+        call_s: How long a call takes.
+    """
+
+    CALLS = ("start", "end", "header_arrays", "position_at", "read")
+
+    def __init__(self, log: GappyLog, call_s: float) -> None:
+        self._log, self.call_s = log, call_s
+        self._spent_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.CALLS:
+            self._spent_s += self.call_s
+        return getattr(self._log, name)
+
+    def spent_s(self) -> float:
+        """How long the calls took since somebody asked last."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
 
 
 class GappyKind:

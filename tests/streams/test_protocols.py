@@ -106,6 +106,7 @@ WITH_STATE = {
     "lanes/forgetting.py",
     "sim/microbatch/cluster.py",
     "sim/microbatch/line.py",
+    "sim/microbatch/tailers.py",
     "streams/flight/server.py",
     "streams/registry.py",
     "streams/starting.py",
