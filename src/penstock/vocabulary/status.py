@@ -236,6 +236,7 @@ class Status:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Status:
+        """The status from JSON values, also of an older Penstock's report; fields it lacks are not known."""
         return cls(
             now_s=encoded.get("now_s", 0.0),
             up_s=encoded.get("up_s", 0.0),
