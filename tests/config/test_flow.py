@@ -124,12 +124,14 @@ def test_streams_are_addresses_or_directories_that_are_relative_to_the_file(tmp_
     path = written(
         tmp_path,
         "log: logs\nclasses: {gold: {target: 2s}}\n"
-        "streams:\n  orders: grpc://host:8815/orders\n  clicks: ../there/clicks\n",
+        "streams:\n  orders: grpc://host:8815/orders\n  clicks: ../there/clicks\n"
+        f"  logins: file://{tmp_path}/logins\n",
     )
     flow = load_flow_config(path)
     assert flow.streams == {
         "orders": "grpc://host:8815/orders",
         "clicks": str(tmp_path.parent / "there" / "clicks"),
+        "logins": f"{tmp_path}/logins",
     }
     assert FlowConfig.from_json(flow.to_json()) == flow
 
@@ -146,6 +148,10 @@ def test_streams_are_addresses_or_directories_that_are_relative_to_the_file(tmp_
             {"orders": "grpc://host:1/"},
             "must end in the stream's name; got: 'grpc://host:1/'; hint",
         ),
+        (
+            {"orders": "grpc://me:pw@host:1/orders"},
+            "must not have a user or a password; got: 'grpc://...@host:1",
+        ),
         ({"orders": " "}, "streams.orders must not be empty"),
         ({"orders": {"schema": {}}}, "streams.orders must be a text"),
         ({"or/ders": "grpc://host:1/orders"}, "must have a name of letters, digits, _ and -; got: 'or/ders'"),
@@ -156,6 +162,7 @@ def test_a_mistake_in_streams_is_one_line(streams: dict[str, Any], said: str) ->
         load_flow_config({**GOOD, "streams": streams})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+    assert "pw" not in str(error.value)
 
 
 def test_a_configuration_of_another_process_may_name_kinds_that_are_not_installed_here() -> None:

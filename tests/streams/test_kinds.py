@@ -27,6 +27,7 @@ from penstock.streams import create_stream, open_stream, open_writer
 from penstock.streams.descriptor import write_about
 from penstock.streams.flight.client import FlightLog
 from penstock.streams.flight.server import FlightServer
+from penstock.streams.kinds.base import Opening
 from penstock.streams.kinds.linked import LinkedLog, make_link
 from penstock.streams.layout import LogConfig
 from penstock.streams.opening import create_paced, load_stream
@@ -116,6 +117,16 @@ def test_a_kind_that_is_only_read_says_so_to_who_wants_to_write(
             open_writer(tmp_path / name)
     with pytest.raises(InvalidInputError, match="made in a directory of this machine; got: far://"):
         create_stream(f"far://{tmp_path}/u", SCHEMA)
+
+
+def test_a_directory_may_be_written_as_an_address(tmp_path: Path) -> None:
+    create_stream(f"file://{tmp_path}/s", SCHEMA).close()
+    assert open_stream(f"file://{tmp_path}/s") is open_stream(tmp_path / "s")
+    assert open_stream(f"file://{tmp_path}/s").ref.id == f"{tmp_path}/s"
+
+
+def test_a_token_is_not_shown_with_how_a_stream_is_opened() -> None:
+    assert "secret" not in repr(Opening(token="secret"))
 
 
 def test_a_stream_is_opened_and_written_by_its_address(far: str) -> None:

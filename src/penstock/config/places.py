@@ -56,12 +56,16 @@ Name = Annotated[str, AfterValidator(checked_name)]
 
 def _stream_place(text: str, info: ValidationInfo) -> str:
     """The address or the directory of a stream. A configuration that another process has read is believed."""
-    ref = StreamRef(text)
-    if ref.scheme == "file" or "base" not in (info.context or {}):
+    ref = StreamRef.of(text)
+    if ref.scheme == "file":
+        return ref.id
+    if "@" in ref.address:  # the address is shown in plans, pages and errors, and is written to disk
+        hidden = f"{ref.scheme}://...@{ref.id.rpartition('@')[2]}"
+        raise refused("must not have a user or a password", repr(hidden), "leave them out of the address")
+    if "base" not in (info.context or {}):
         return text
     if ref.scheme not in (known := address_schemes()):
-        near = [f"{scheme}://" for scheme in known]
-        raise unknown_name(f"{ref.scheme}://", near)
+        raise unknown_name(f"{ref.scheme}://", [f"{scheme}://" for scheme in known])
     if not ref.name or "://" not in ref.address:
         raise refused(
             "must end in the stream's name", repr(text), f"for example {ref.scheme}://host:port/orders"

@@ -35,7 +35,7 @@ def place_of(config: FlowConfig, name: str) -> Place:
     given = config.streams.get(name)
     if given is None:
         return _in_log(config, name)
-    ref = StreamRef(given)
+    ref = StreamRef.of(given)
     if ref.scheme != "file":
         open_stream(ref)  # a link to nowhere would stay
         make_link(config.log / name, ref)

@@ -282,13 +282,14 @@ def _writable(log: StreamLog) -> EmbeddedLog:
         raise InvalidInputError(
             "rows are appended to an embedded stream",
             f"an append to {log.name}",
-            "a paced stream is written beforehand",
+            "append where its rows are kept; a paced stream is written beforehand",
         )
     return log
 
 
 def _info(log: StreamIndex) -> fl.FlightInfo:
-    rows = sum(log.end(p) - log.start(p) for p in range(log.partitions))
+    # Flight's -1: with gaps nobody knows how many rows there are
+    rows = sum(log.end(p) - log.start(p) for p in range(log.partitions)) if log.dense else -1
     return fl.FlightInfo(log.schema, fl.FlightDescriptor.for_path(log.name), [], rows, -1)
 
 
