@@ -9,6 +9,7 @@ progress of readers, lies in the directory. Whoever opens the directory has both
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.streams.descriptor import read_about, write_about
@@ -32,7 +33,8 @@ def make_link(directory: Path, ref: StreamRef) -> None:
         InvalidInputError: The directory holds another stream, or stands for another address.
     """
     if not (directory / "stream.json").exists():
-        write_about(directory, {"kind": KIND, "ref": ref.id}, lambda: None)
+        with suppress(InvalidInputError):  # another driver was quicker
+            write_about(directory, {"kind": KIND, "ref": ref.id}, lambda: None)
     about = read_about(directory)
     if about.get("kind", "embedded") != KIND:
         raise InvalidInputError(
