@@ -12,12 +12,13 @@ import zlib
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.streams.descriptor import check_partition, read_about, write_about
-from penstock.streams.opening import Clock
+from penstock.streams.kinds.base import Clock, Opening
 from penstock.streams.protocol import ARRIVAL, HeaderArrays, IntArray, PositionedRows
 from penstock.streams.state import FileState
 from penstock.vocabulary.errors import InvalidInputError
@@ -73,9 +74,7 @@ class GappyLog:
     key_buckets = 64
     event_time = None
 
-    def __init__(
-        self, directory: Path, clock: Clock, verify: bool = True, lag_s: float | None = None
-    ) -> None:
+    def __init__(self, directory: Path, clock: Clock, lag_s: float | None = None) -> None:
         about = read_about(directory, KIND)
         self.ref, self.uid, self._clock = StreamRef.of(directory), str(about["id"]), clock
         fields = about["gappy"]
@@ -149,7 +148,7 @@ class GappyLog:
         end, block = self.end(partition), self.like.block
         began_s = self.like.began_s + self.like.births_s[partition]
         rows = int(np.floor((arrival_us / 1e6 - began_s) * self.like.per_s + 1e-6))
-        return min(end, max(self.start(partition), rows // block * block))
+        return end if rows >= end else max(self.start(partition), rows // block * block)
 
     def header_arrays(self, partition: int, start: int, end: int, keys: bool = True) -> HeaderArrays:
         self._name(partition, end)
@@ -203,9 +202,43 @@ class GappyLog:
         self.close()
 
 
-def install(folder: Path) -> None:
-    """Makes a folder that lets each Python process with it on its path open logs of this kind."""
-    (folder / "gappy-1.dist-info").mkdir(parents=True)
-    (folder / "gappy-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gappy\nVersion: 1\n")
-    points = f"[penstock.streams]\n{KIND} = tests.gappy:GappyLog\nbroken = tests.gappy:NoLog\n"
-    (folder / "gappy-1.dist-info" / "entry_points.txt").write_text(points)
+class Slow:
+    """Stands before a log whose calls take virtual time: whoever makes calls has to let the time pass.
+
+    Args:
+        log: The log.
+        call_s: How long a call takes.
+    """
+
+    CALLS = ("start", "end", "header_arrays", "position_at", "read")
+
+    def __init__(self, log: GappyLog, call_s: float) -> None:
+        self._log, self.call_s = log, call_s
+        self._spent_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.CALLS:
+            self._spent_s += self.call_s
+        return getattr(self._log, name)
+
+    def spent_s(self) -> float:
+        """How long the calls took since somebody asked last."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
+
+class GappyKind:
+    """Opens such logs in directories.
+
+    Args:
+        clock: The logs' clock, whatever others say.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+
+    def open(self, ref: StreamRef, how: Opening) -> GappyLog:
+        return GappyLog(Path(ref.id), self._clock or how.clock)
+
+
+GAPPY = GappyKind()

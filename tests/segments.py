@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import SegmentReader, StreamIndex
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Segment:
         return self.first_position + self.rows
 
 
-def headers(log: StreamLog, partition: int, start: int, end: int) -> list[Segment]:
+def headers(log: StreamIndex, partition: int, start: int, end: int) -> list[Segment]:
     """The segments with positions in [start, end)."""
     found = log.header_arrays(partition, start, end)
     counts = [()] * len(found) if found.key_counts is None else [tuple(c) for c in found.key_counts.tolist()]
@@ -34,6 +34,6 @@ def headers(log: StreamLog, partition: int, start: int, end: int) -> list[Segmen
     return [Segment(partition, *of, key_counts=c) for of, c in zip(numbers, counts, strict=True)]
 
 
-def read(log: StreamLog, segment: Segment) -> pa.RecordBatch:
+def read(log: SegmentReader, segment: Segment) -> pa.RecordBatch:
     """All rows of a segment."""
     return log.read(segment.partition, segment.first_position, segment.end_position).batch

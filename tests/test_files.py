@@ -20,7 +20,6 @@ LONG_FILES = {
 }
 """Files that are longer, how long at most, and why. The numbers only fall: nobody adds a file, or a line."""
 PLACES = {
-    "streams/opening.py:OpenKind.__call__": "a directory's stream.json names the kind that it opens",
     "streams/protocol.py:StreamState.folder": "the state lies on its drivers' machine, wherever rows are",
 }
 """Protocols of streams that name a directory, and why. Of a stream others know its reference alone."""

@@ -61,9 +61,11 @@ class ScriptedPlant:
         self.applied: list[Decision] = []
 
     def observe(self) -> Observation | None:
+        """The next observation of the list; `None` after the last."""
         return next(self._observations, None)
 
     def apply(self, decision: Decision) -> None:
+        """Keeps the decision, and does nothing."""
         self.applied.append(decision)
 
 
@@ -76,12 +78,14 @@ class RecordingPlant:
         self.applied: list[Decision] = []
 
     def observe(self) -> Observation | None:
+        """What the plant shows."""
         seen = self.plant.observe()
         if seen is not None:
             self.observations.append(seen)
         return seen
 
     def apply(self, decision: Decision) -> None:
+        """Keeps the decision, and lets the plant carry it out."""
         self.applied.append(decision)
         self.plant.apply(decision)
 
@@ -98,6 +102,7 @@ class ScriptedManager:
         self.observed: list[Observation] = []
 
     def decide(self, observation: Observation) -> Decision:
+        """The next decision of the list."""
         if self._given >= len(self._decisions):
             raise InvalidInputError(
                 "a scripted manager has a decision for every observation",
@@ -109,7 +114,9 @@ class ScriptedManager:
         return self._decisions[self._given - 1]
 
     def snapshot(self) -> dict[str, object]:
+        """How many decisions were given."""
         return {"given": self._given}
 
     def restore(self, snapshot: dict[str, object]) -> None:
+        """Goes on after as many decisions."""
         self._given = int(str(snapshot["given"]))

@@ -40,6 +40,7 @@ def test_streams_are_listed_with_rows_and_readers(root: Path, capsys: pytest.Cap
     assert stream | {"bytes": 0} == {
         "stream": "readings",
         "partitions": 1,
+        "dense": True,
         "rows": 3,
         "bytes": 0,
         "readers": 1,

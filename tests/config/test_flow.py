@@ -140,6 +140,59 @@ def test_the_configuration_survives_json() -> None:
     assert FlowConfig.from_json(flow.to_json()) == flow
 
 
+# -- streams that lie elsewhere -------------------------------------------------------------------
+
+
+def test_streams_are_addresses_or_directories_that_are_relative_to_the_file(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "log: logs\nclasses: {gold: {target: 2s}}\n"
+        "streams:\n  orders: grpc://host:8815/orders\n  clicks: ../there/clicks\n"
+        f"  logins: file://{tmp_path}/logins\n",
+    )
+    flow = load_flow_config(path)
+    assert flow.streams == {
+        "orders": "grpc://host:8815/orders",
+        "clicks": str(tmp_path.parent / "there" / "clicks"),
+        "logins": f"{tmp_path}/logins",
+    }
+    assert FlowConfig.from_json(flow.to_json()) == flow
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        (
+            {"orders": "gprc://host:1/orders"},
+            "streams.orders must be one of grpc://; got: 'gprc://'; hint",
+        ),
+        ({"orders": "grpc://host:1"}, "streams.orders must end in the stream's name; got: 'grpc://host:1'"),
+        (
+            {"orders": "grpc://host:1/"},
+            "must end in the stream's name; got: 'grpc://host:1/'; hint",
+        ),
+        (
+            {"orders": "grpc://me:pw@host:1/orders"},
+            "must not have a user or a password; got: 'grpc://...@host:1",
+        ),
+        ({"orders": " "}, "streams.orders must not be empty"),
+        ({"orders": {"schema": {}}}, "streams.orders must be a text"),
+        ({"or/ders": "grpc://host:1/orders"}, "must have a name of letters, digits, _ and -; got: 'or/ders'"),
+    ],
+)
+def test_a_mistake_in_streams_is_one_line(streams: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        load_flow_config({**GOOD, "streams": streams})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "pw" not in str(error.value)
+
+
+def test_a_configuration_of_another_process_may_name_kinds_that_are_not_installed_here() -> None:
+    flow = FlowConfig(log=Path("/logs"), classes={"a": ClassConfig(target_s=2.0)}, streams={"s": "mq://h/s"})
+    assert FlowConfig.from_json(flow.to_json()).streams == {"s": "mq://h/s"}
+
+
 # -- paths ----------------------------------------------------------------------------------------
 
 

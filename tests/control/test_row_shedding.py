@@ -193,7 +193,7 @@ def answer(cluster: Any, held: list[FetchRows]) -> None:
     asked = held.copy()
     held.clear()
     for wanted in asked:
-        values = fetch_values(cluster._tailers[wanted.fetch.stream].log, wanted.fetch)
+        values = fetch_values(cluster.tailers.logs[wanted.fetch.stream], wanted.fetch)
         cluster.handle(Fetched(cluster.at(), wanted.query, wanted.fetch, values))
 
 

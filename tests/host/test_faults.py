@@ -94,7 +94,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     found = Served(tmp_path_factory.mktemp("f"))
     monkeypatch.setattr("penstock.host.server.open_stream", found.open)
-    monkeypatch.setattr("penstock.host.server.open_anew", found.open)
+    monkeypatch.setattr("penstock.host.server.load_stream", found.open)
     monkeypatch.setattr("penstock.host.server.CHORES_S", 0.01)
     monkeypatch.setattr("penstock.host.server.EVERY_S", 0.0)
     monkeypatch.setattr("penstock.host.tailers.HUNG_S", 0.2)

@@ -127,9 +127,9 @@ def test_progress_of_a_lane_that_a_crash_left_without_its_journal_is_removed(log
     store = backfilled(log, read(log, late=30))
     ReaderRegistry(log).forget(READER)
     journal_path(log).unlink()
-    assert is_known(log, READER)
+    assert is_known(log.state, READER)
     assert forget_reader(log, READER) == ""
-    assert not is_known(log, READER)
+    assert not is_known(log.state, READER)
     assert not journal_path(log).exists()
     assert store.next_revision() == 2
 
@@ -234,7 +234,7 @@ def test_the_backfill_that_empties_the_lane_of_a_reader_that_will_not_come_back_
         store.finish(state, journal, Stretch(1, 1, 1, "here"), 30, 0, {})
         assert remove_backfilled(store)
     assert registry.readers() == []
-    assert not is_known(log, READER)
+    assert not is_known(log.state, READER)
     assert find_lanes(log.directory.parent) == []
     with pytest.raises(InvalidInputError, match="a run's journal is removed once its lane is backfilled"):
         find_lanes(log.directory.parent, READER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from penstock.show.report import (
     status_line,
 )
 from penstock.vocabulary.histogram import Delays
-from penstock.vocabulary.status import ClassStatus, QueryStatus, Status
+from penstock.vocabulary.status import ClassStatus, QueryStatus, ReaderStatus, Status
 
 DELAY, RESULT, NOTHING = Delays({400: 9.0}, 9.0, 1.8), Delays({450: 9.0}, 30.0, 4.25), Delays()
 
@@ -142,6 +143,30 @@ def test_a_querys_sic_is_shown_with_what_is_missing() -> None:
     failed = next(line for line in text.splitlines() if line.lstrip().startswith("failed"))
     assert failed.split() == ["failed", "bulk", "-", "0", "0", "0", "-"]
     assert "…" not in text
+
+
+def test_reports_say_of_which_streams_positions_are_counted() -> None:
+    counts = dict.fromkeys(("offered", "admitted", "shed", "sampled", "late", "expired", "poison"), 7)
+    readers = {
+        name: ReaderStatus(name, **counts, waiting=0, oldest_waiting_s=None, dense=name != "orders")
+        for name in ("orders", "logins")
+    }
+    status = a_status(
+        gold=a_class(DELAY, a=a_query("fraud", 10), b=replace(a_query("fraud", 20), readers=readers)),
+        bulk=a_class(DELAY, c=a_query("copy", 30)),
+    )
+    classes, queries = class_report(status), query_report(status)
+    assert {name: each["in_positions"] for name, each in classes.items()} == {"gold": ["orders"], "bulk": []}
+    assert {name: each["in_positions"] for name, each in queries.items()} == {"fraud": ["orders"], "copy": []}
+    said = "rows of orders are positions, some without a row"
+    for table, name in (
+        (closing_table(classes, "small"), "gold"),
+        (live_table(status, "small"), "gold"),
+        (query_table(queries), "fraud"),
+    ):
+        assert f"{name}: {said}" in " ".join(shown(table).split())
+    before = {"gold": {key: value for key, value in classes["gold"].items() if key != "in_positions"}}
+    assert "positions" not in shown(closing_table(before, "a report of an earlier Penstock"))
 
 
 def test_a_line_has_every_class() -> None:

@@ -1,29 +1,33 @@
-"""What every log promises, whoever keeps it: one test body over embedded, paced and Flight."""
+"""What every log promises, whoever keeps it: one test body over all kinds, and a log with gaps."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.gappy import Gappy, GappyLog
 from tests.segments import headers, read
 
 from penstock.streams import open_stream
 from penstock.streams.embedded.log import EmbeddedLog
-from penstock.streams.flight.client import FlightLog
 from penstock.streams.flight.server import FlightServer
 from penstock.streams.hashing import key_buckets
+from penstock.streams.kinds.linked import make_link
 from penstock.streams.layout import LogConfig
+from penstock.streams.opening import load_stream
 from penstock.streams.paced.stream import create_paced
 from penstock.streams.producing.schedule import Schedule
 from penstock.streams.protocol import StreamLog
 from penstock.streams.registry import ReaderRegistry
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
+from penstock.vocabulary.stream_ref import StreamRef
 
 SCHEMA = pa.schema([("sensor", pa.string()), ("value", pa.int64())])
 BUCKETS = 8
@@ -45,8 +49,48 @@ def embedded(directory: Path) -> EmbeddedLog:
     return log
 
 
-@pytest.fixture(params=["embedded", "paced", "flight"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamLog]:
+@dataclass(frozen=True)
+class Made:
+    """A log, and what is in it by its description.
+
+    Attributes:
+        log: The log.
+        sizes: Positions of the segments.
+        lasts_s: How long after its first row the last row of each segment arrives, at most.
+        partition: What the log calls its partition.
+        buckets: Of its key's hash.
+        has_row: Which positions have a row; `None` for all.
+    """
+
+    log: StreamLog
+    sizes: list[int]
+    lasts_s: float = 0.5
+    partition: str = "0"
+    buckets: int = BUCKETS
+    has_row: Callable[[int, np.ndarray], np.ndarray] | None = None
+
+    @property
+    def firsts(self) -> list[int]:
+        return [0, *np.cumsum(self.sizes).tolist()[:-1]]
+
+    def positions(self, first: int, end: int) -> list[int]:
+        """Those of [first, end) that have a row."""
+        found = np.arange(first, end)
+        return (found if self.has_row is None else found[self.has_row(0, found)]).tolist()
+
+    def last_us(self, segment: int) -> int:
+        return round((100 + segment + self.lasts_s * (1 if self.sizes[segment] > 1 else 0)) * 1e6)
+
+
+def gappy(directory: Path) -> Made:
+    """A row each quarter of a second, but for the positions that have none; the last segment may grow."""
+    like = Gappy(99.75, per_s=4.0, births_s=(0.0,), block=4, gap_percent=30, aborted=3, keyed=True)
+    log = GappyLog.create(directory, like, ManualClock(104.1))
+    return Made(log, [4, 4, 4, 4, 1], 0.75, "payments/0", GappyLog.key_buckets, log.has_row)
+
+
+@pytest.fixture(params=["embedded", "paced", "flight", "link", "gappy"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Made]:
     if request.param == "paced":
         starts = np.arange(5) * 1_000_000
         schedule = Schedule(np.array(SIZES), starts, starts + 500_000)
@@ -54,86 +98,104 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamLog]:
             tmp_path / "s", [rows(0, 8)], schedule, "sensor", BUCKETS, clock=ManualClock(200.0)
         ) as log:
             log.begin(100.0)
-            yield log
+            yield Made(log, SIZES)
     elif request.param == "embedded":
         with embedded(tmp_path / "s") as log:
-            yield log
+            yield Made(log, SIZES)
+    elif request.param == "gappy":
+        found = gappy(tmp_path / "s")
+        with found.log:
+            yield found
     else:
-        embedded(tmp_path / "s").close()
-        with FlightServer(tmp_path) as server, FlightLog(server.address, "s") as log:
-            yield log
+        embedded(tmp_path / "there" / "s").close()
+        with FlightServer(tmp_path / "there") as server:
+            place = f"{server.address}/s"
+            if request.param == "link":
+                make_link(tmp_path / "s", StreamRef(place))
+                place = str(tmp_path / "s")
+            with load_stream(place) as log:
+                yield Made(log, SIZES)
 
 
-def test_headers_tell_positions_and_arrivals(log: StreamLog) -> None:
-    assert (log.name, log.partitions, log.key_column, log.key_buckets) == ("s", 1, "sensor", BUCKETS)
-    assert (log.start(), log.end()) == (0, sum(SIZES))
+@pytest.fixture
+def log(made: Made) -> StreamLog:
+    return made.log
+
+
+def test_headers_tell_positions_and_arrivals(made: Made) -> None:
+    log, count = made.log, len(made.sizes)
+    assert (log.name, log.partitions, log.key_column, log.key_buckets) == ("s", 1, "sensor", made.buckets)
+    assert set(log.user_schema.names) == {"sensor", "value"}
+    assert (log.start(), log.end()) == (0, sum(made.sizes))
     arrays = log.header_arrays(0, 0, log.end())
-    assert arrays.rows.tolist() == SIZES
-    assert arrays.first_position.tolist() == [0, 4, 7, 11, 13]
-    assert arrays.end_position.tolist() == [4, 7, 11, 13, 17]
-    assert arrays.arrival_min_us.tolist() == [(100 + i) * 1_000_000 for i in range(5)]
-    assert arrays.arrival_max_us.tolist() == [100_500_000 + i * 1_000_000 for i in range(5)]
+    assert arrays.rows.tolist() == made.sizes
+    assert arrays.first_position.tolist() == made.firsts
+    assert arrays.end_position.tolist() == np.cumsum(made.sizes).tolist()
+    assert arrays.arrival_min_us.tolist() == [(100 + i) * 1_000_000 for i in range(count)]
+    assert arrays.arrival_max_us.tolist() == [made.last_us(i) for i in range(count)]
 
 
-def test_a_log_says_who_it_is(log: StreamLog) -> None:
+def test_a_log_says_who_it_is(made: Made) -> None:
+    log = made.log
     assert log.ref.name == log.name == "s"
     assert len(log.uid) == 32
-    assert log.dense
-    assert log.partition_name(0) == "0"
+    assert log.dense == (made.has_row is None)
+    assert log.partition_name(0) == made.partition
 
 
-@pytest.mark.parametrize(("first", "end"), [(4, 7), (5, 7), (4, 6), (5, 6)])
-def test_rows_come_with_their_positions(log: StreamLog, first: int, end: int) -> None:
-    found = log.read(0, first, end)
-    assert found.positions.tolist() == list(range(first, end))
-    whole = log.read(0, 4, 7).batch
-    assert found.batch.to_pylist() == whole.to_pylist()[first - 4 : end - 4]
+@pytest.mark.parametrize(("first", "end"), [(4, 7), (5, 7), (4, 6), (5, 6), (8, 11)])
+def test_rows_come_with_their_positions(made: Made, first: int, end: int) -> None:
+    found = made.log.read(0, first, end)
+    assert found.positions.tolist() == made.positions(first, end)
+    before, whole = made.positions(first // 4 * 4, first), made.log.read(0, first // 4 * 4, end).batch
+    assert found.batch.to_pylist() == whole.to_pylist()[len(before) :]
+    assert found.batch.schema == made.log.schema
 
 
 def test_key_counts_are_those_of_the_rows(log: StreamLog) -> None:
     for segment in headers(log, 0, 0, log.end()):
-        buckets = key_buckets(read(log, segment).column("sensor"), BUCKETS)
-        assert list(segment.key_counts) == np.bincount(buckets, minlength=BUCKETS).tolist()
+        buckets = key_buckets(read(log, segment).column("sensor"), log.key_buckets)
+        assert list(segment.key_counts) == np.bincount(buckets, minlength=log.key_buckets).tolist()
     assert log.header_arrays(0, 0, log.end(), keys=False).key_counts is None
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "found"),
-    [(0, 4, [0]), (3, 5, [0, 4]), (4, 5, [4]), (12, 99, [11, 13]), (17, 99, []), (5, 5, []), (6, 2, [])],
+    ("start", "end"), [(0, 4), (3, 5), (4, 5), (4, 8), (12, 99), (16, 99), (17, 99), (5, 5), (6, 2)]
 )
-def test_headers_of_a_range_are_those_of_segments_that_touch_it(
-    log: StreamLog, start: int, end: int, found: list[int]
-) -> None:
-    assert log.header_arrays(0, start, end).first_position.tolist() == found
-    assert len(log.header_arrays(0, start, end)) == len(found)
+def test_headers_of_a_range_are_those_of_segments_that_touch_it(made: Made, start: int, end: int) -> None:
+    segments = zip(made.firsts, made.sizes, strict=True)
+    touched = [first for first, size in segments if start < min(end, first + size) and first < end]
+    found = made.log.header_arrays(0, start, end)
+    assert found.first_position.tolist() == (touched if start < end else [])
+    assert len(found) == len(found.first_position)
 
 
 @pytest.mark.parametrize(
-    ("arrival_s", "position"),
-    [
-        (0.0, 0),
-        (100.0, 0),
-        (100.49, 0),
-        (100.5, 4),
-        (101.2, 4),
-        (103.5, 13),
-        (104.4, 13),
-        (104.5, 17),
-        (999.0, 17),
-    ],
+    "arrival_s", [0.0, 100.0, 100.49, 100.5, 100.75, 101.2, 103.5, 103.75, 104.0, 104.4, 104.5, 999.0]
 )
-def test_a_position_is_found_by_arrival_time(log: StreamLog, arrival_s: float, position: int) -> None:
-    assert log.position_at(0, round(arrival_s * 1e6)) == position
+def test_a_position_is_found_by_arrival_time(made: Made, arrival_s: float) -> None:
+    later = [first for i, first in enumerate(made.firsts) if made.last_us(i) > round(arrival_s * 1e6)]
+    assert made.log.position_at(0, round(arrival_s * 1e6)) == (later or [sum(made.sizes)])[0]
 
 
-def test_rows_of_a_segment_have_arrivals_as_its_header_says(log: StreamLog) -> None:
+def test_rows_of_a_segment_have_arrivals_as_its_header_says(made: Made) -> None:
+    log = made.log
     for segment in headers(log, 0, 0, log.end()):
         batch = read(log, segment)
         assert batch.schema == log.schema
         arrival_us = batch.column("_arrival").to_numpy()
-        assert batch.num_rows == segment.rows
-        assert (arrival_us[0], arrival_us[-1]) == (segment.arrival_min_us, segment.arrival_max_us)
+        assert batch.num_rows == len(made.positions(segment.first_position, segment.end_position))
+        if log.dense:
+            assert (arrival_us[0], arrival_us[-1]) == (segment.arrival_min_us, segment.arrival_max_us)
+        assert ((segment.arrival_min_us <= arrival_us) & (arrival_us <= segment.arrival_max_us)).all()
         assert (np.diff(arrival_us) >= 0).all()
+
+
+def test_segments_keep_their_borders_whoever_asks_and_the_log_is_read_in_any_order(made: Made) -> None:
+    whole = made.log.header_arrays(0, 0, made.log.end()).first_position.tolist()
+    for first, end in reversed(list(zip(whole, [*whole[1:], made.log.end()], strict=True))):
+        assert made.log.header_arrays(0, first, end, keys=False).first_position.tolist() == [first]
+        assert made.log.read(0, first, end).positions.tolist() == made.positions(first, end)
 
 
 def test_a_partition_that_is_not_there_is_refused(log: StreamLog) -> None:
@@ -177,7 +239,7 @@ def test_a_stream_is_opened_by_its_kind_or_its_address(
         open_stream(tmp_path / "nothing")
     (tmp_path / "e" / "stream.json").write_text('{"format": 1, "kind": "other"}')
     with pytest.raises(
-        InvalidInputError, match="kind of a stream must be one of embedded, paced; got: 'other'"
+        InvalidInputError, match="kind of a stream must be one of embedded, link, paced; got: 'other'"
     ):
         open_stream(tmp_path / "e")
     (tmp_path / "e" / "stream.json").write_text('{"form')

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-from tests.gappy import KIND, Gappy, GappyLog
+from tests.gappy import KIND, Gappy, GappyKind, GappyLog
 from tests.segments import headers, read
 from tests.waits import PATIENCE_S
 
@@ -62,7 +62,7 @@ def test_a_stream_that_is_opened_anew_is_another_log_of_the_same_stream(
     for place in (f"{server.address}/readings", tmp_path / "readings"):
         usual = opening.open_stream(place)
         assert opening.open_stream(place) is usual
-        anew = opening.open_anew(place)
+        anew = opening.load_stream(place)
         assert anew is not usual
         assert (anew.ref, anew.uid) == (usual.ref, usual.uid)
 
@@ -329,9 +329,12 @@ def test_a_log_with_gaps_is_served_with_its_positions_and_new_partitions(
 ) -> None:
     clock = ManualClock(100.0)
     there = GappyLog.create(tmp_path / "s", Gappy(0.0, per_s=100.0, births_s=(0.0, 200.0), aborted=3), clock)
-    monkeypatch.setitem(opening._KINDS, KIND, lambda directory, *_: GappyLog(directory, clock))
+    monkeypatch.setitem(opening._DIRECTORIES, KIND, GappyKind(clock))
     with FlightServer(tmp_path) as server, FlightLog(server.address, "s") as log:
         assert (log.dense, log.partitions) == (False, 1)
+        assert [info.total_records for info in log._client.list_flights(b"", log._options)] == [-1], (
+            "some have no row"
+        )
         for segment in headers(there, 0, 0, there.end(0)):
             place = 0, segment.first_position, segment.end_position
             found, same = log.read(*place), there.read(*place)

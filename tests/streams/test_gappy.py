@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gappy import KIND, Gappy, GappyLog, bucket_of, install
+from tests.gappy import KIND, Gappy, GappyKind, GappyLog, bucket_of
 
 from penstock.control.core import granting
 from penstock.control.measure.lines import ShedLine
@@ -27,8 +25,7 @@ from penstock.sim.microbatch.source import Attempts, GovernedSource, Planned, Wa
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planner import Planner
 from penstock.spark.source.tasks import ReadTask, read_task
-from penstock.streams import open_stream, opening
-from penstock.streams.descriptor import write_about
+from penstock.streams import opening
 from penstock.streams.starting import first_positions
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
@@ -138,6 +135,7 @@ def test_books_are_exact_in_positions_and_every_row_is_read_once_or_shed(
     log = source.reads
     status = cluster.status().classes["gold"].queries["q"]
     assert status.offered == status.admitted + status.shed + status.waiting
+    assert status.in_positions == ("topics",)
     assert status.shed > 0.3 * status.offered, "there is an overload"
     read = [each for rows in source.read.values() for each in rows]
     assert len(read) == len(set(read)), "no row is read twice"
@@ -270,7 +268,7 @@ def test_the_planner_of_spark_and_its_tasks_read_just_the_rows_of_the_plan(
     clock = ManualClock(1_000_000.0)
     like = Gappy(999_980.0, per_s=500.0, births_s=(0.0, 0.0, 25.0), lag_s=0.5, keyed=keyed)
     GappyLog.create(tmp_path / "s", like, clock)
-    monkeypatch.setitem(opening._KINDS, KIND, lambda directory, *_: GappyLog(directory, clock))
+    monkeypatch.setitem(opening._DIRECTORIES, KIND, GappyKind(clock))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # a planner sets its own
     place, truth = str(tmp_path / "s"), GappyLog(tmp_path / "s", clock, lag_s=0.0)
     planner = Planner(SourceOptions(place, place, query="hot", metadata=("_position", "_seq"), tasks=3))
@@ -295,37 +293,3 @@ def test_the_planner_of_spark_and_its_tasks_read_just_the_rows_of_the_plan(
     planner.close()
     assert 2 in before.end, "a partition came meanwhile"
     assert before.books.sampled > 0.2 * before.books.offered
-
-
-def test_a_new_kind_of_log_is_opened_by_its_name_in_every_process(tmp_path: Path) -> None:
-    GappyLog.create(tmp_path / "s", Gappy(0.0), ManualClock(10.0))
-    install(tmp_path / "installed")
-    code = (
-        "import sys; from penstock.streams import open_stream\n"
-        "print(type(open_stream(sys.argv[1])).__name__)\n"
-    )
-    path = [str(tmp_path / "installed"), str(Path(__file__).parents[2]), *filter(None, sys.path)]
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "s")],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout == "GappyLog\n"
-
-
-def test_a_kind_that_cannot_be_opened_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path / "installed")
-    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-    write_about(tmp_path / "s", {"kind": "broken"}, lambda: None)
-    with pytest.raises(InvalidInputError, match=r"kind broken can be imported; got: tests\.gappy:NoLog"):
-        open_stream(tmp_path / "s")
-    write_about(tmp_path / "t", {"kind": "pigeons"}, lambda: None)
-    with pytest.raises(InvalidInputError, match="one of broken, embedded, gappy, paced; got: 'pigeons'"):
-        open_stream(tmp_path / "t")
-    with pytest.raises(InvalidInputError, match="how a stream is reached must be one of"):
-        open_stream("carrier-pigeon://loft/s")

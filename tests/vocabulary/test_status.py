@@ -85,6 +85,7 @@ def test_a_status_survives_json_and_an_older_report_is_read() -> None:
     assert "classes" in made
     assert list(made) == list(made.to_json())
     assert made.classes["gold"].queries["q"].shed_reason is None, "what a report does not have is not known"
+    assert made.classes["gold"].queries["q"].in_positions == (), "earlier logs had no gaps"
 
 
 def test_figures_since_a_mark_are_those_of_the_one_who_marked() -> None:

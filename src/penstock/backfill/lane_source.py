@@ -39,7 +39,7 @@ from penstock.spark.idle import register_source
 from penstock.spark.source.metadata import coalesced, spark_schema, with_metadata
 from penstock.spark.source.planner import LEAST_TASK_ROWS
 from penstock.streams.opening import open_stream
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex, StreamRows
 
 hush(sys.modules["__main__"])
 
@@ -140,7 +140,7 @@ def _whole(piece: Piece) -> pa.Array:
     return drawn_column(Drawn(0.0, {}), 0, piece)
 
 
-def _pieces(log: StreamLog, task: LaneTask) -> Iterator[Piece]:
+def _pieces(log: StreamRows, task: LaneTask) -> Iterator[Piece]:
     starts, ends = (np.array(edge, np.int64) for edge in task.spans)
     for part in task.parts:
         if part.grant is not None:
@@ -163,7 +163,7 @@ def _unnumbered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[LanePart]:
+def shed_parts(log: StreamIndex, entries: Sequence[Entry]) -> list[LanePart]:
     """The rows that grants dropped, cut at borders of segments into parts of about a task's rows."""
     return [
         LanePart(stretch, entry.offset.grant)
@@ -174,12 +174,12 @@ def shed_parts(log: StreamLog, entries: Sequence[Entry]) -> list[LanePart]:
     ]
 
 
-def all_parts(log: StreamLog, ranges: Sequence[Range]) -> list[LanePart]:
+def all_parts(log: StreamIndex, ranges: Sequence[Range]) -> list[LanePart]:
     """All rows of ranges, cut at borders of segments into parts of about a task's rows."""
     return [LanePart(stretch) for whole in ranges for stretch in _cut(log, whole)]
 
 
-def _cut(log: StreamLog, whole: Range) -> Iterator[Range]:
+def _cut(log: StreamIndex, whole: Range) -> Iterator[Range]:
     if whole.first >= whole.end:
         return
     headers = log.header_arrays(whole.partition, whole.first, whole.end, keys=False)

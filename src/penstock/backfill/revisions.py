@@ -46,7 +46,9 @@ class Published(Protocol):
         """Name of the sink, the same in every process."""
         ...
 
-    def last_revision(self) -> int: ...
+    def last_revision(self) -> int:
+        """The highest revision that was published; 0 for none."""
+        ...
 
     def check(self, results: DataFrame, windowed: bool) -> None:
         """Refuses results that the sink cannot take, before they are computed."""
@@ -72,7 +74,9 @@ class Published(Protocol):
         """Publishes a staged stretch; returns its revision."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Releases locks and files."""
+        ...
 
 
 def is_staged(staged: Path, reader: str, stretch: Stretch) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.grants.offset import Offset
 from penstock.grants.selection import select
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamRows
 from penstock.vocabulary.model import DelayStats, FloatArray
 
 
@@ -46,7 +46,7 @@ class Batch:
         return self.ended_s - self.began_s
 
 
-def batches(progress: Iterable[Mapping[str, Any]], log: StreamLog, source: int = 0) -> list[Batch]:
+def batches(progress: Iterable[Mapping[str, Any]], log: StreamRows, source: int = 0) -> list[Batch]:
     """The micro-batches of a query with rows, from its progress reports as dicts."""
     found = []
     for report in progress:
@@ -61,7 +61,7 @@ def batches(progress: Iterable[Mapping[str, Any]], log: StreamLog, source: int =
     return found
 
 
-def _arrivals(log: StreamLog, offset: Offset) -> tuple[FloatArray, FloatArray]:
+def _arrivals(log: StreamRows, offset: Offset) -> tuple[FloatArray, FloatArray]:
     times, weights = [np.empty(0)], [np.empty(0)]
     points = (np.arange(4) + 0.5) / 4
     for selection in select(log, offset):

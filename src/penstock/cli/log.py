@@ -55,6 +55,7 @@ def streams_command(
             {
                 "stream": directory.name,
                 "partitions": log.partitions,
+                "dense": log.dense,
                 "rows": sum(log.end(p) - log.start(p) for p in range(log.partitions)),
                 "bytes": sum(file.stat().st_size for file in directory.rglob("*.data")),
                 "readers": len(ReaderRegistry(log).readers()),

@@ -1,6 +1,7 @@
 """What `attach` is given: classes with their targets and priorities, where the log lies, who controls.
 
 log: logs                        # directory of the streams; relative to the file
+streams: {orders: "grpc://host:8815/orders"}
 classes:
   gold: {target: 2s, priority: 6}
   silver: {target: 8s, shed: {by: window, size: 2s}}
@@ -38,7 +39,7 @@ from penstock.config.mistakes import (
 )
 from penstock.config.old_keys import OLD, say_old_capacity
 from penstock.config.old_shedding import SILENT, old_keys, renewed, renewed_classes, say_old, with_shed
-from penstock.config.places import Directory, Name, Place
+from penstock.config.places import Directory, Name, Place, StreamPlace
 from penstock.config.shed_settings import SampleSettings, ShedSettings
 from penstock.config.shedding import AnyShed
 from penstock.grants.plans.sampling import Sampling
@@ -247,11 +248,11 @@ class CapacityConfig(Part):
         return capacity_policy(self.policy, reserve_fraction=self.reserve_fraction)
 
 
-FlowT = TypeVar("FlowT", bound="FlowConfig")
+FlowT = TypeVar("FlowT", bound="Governing")
 
 
-class FlowConfig(Part):
-    """The classes that share a Spark application, and their control plane."""
+class Governing(Part):
+    """What flows and pipelines share: classes, their control plane, where the log lies."""
 
     log: Directory = Field(description="the directory of the stream logs, e.g. logs")
     run: Directory | None = Field(None, description="the directory of this run's record, e.g. runs/today")
@@ -317,6 +318,14 @@ class FlowConfig(Part):
             return cls.model_validate_json(text, context=SILENT)
         except ValidationError as error:
             raise as_invalid_input(error, "the configuration", cls, HINT) from None
+
+
+class FlowConfig(Governing):
+    """The classes that share a Spark application, their control plane and their streams."""
+
+    streams: dict[Name, StreamPlace] = Field(
+        {}, description="streams that lie elsewhere, e.g. {orders: grpc://host:port/orders}"
+    )
 
 
 def load_flow_config(config: str | Path | Mapping[str, Any] | FlowConfig) -> FlowConfig:

@@ -1,4 +1,4 @@
-"""Names and places in configuration files: where a path leads."""
+"""Names and places in configuration files: where a path leads, and where a stream lies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
-from penstock.config.mistakes import refused
+from penstock.config.mistakes import refused, unknown_name
+from penstock.streams.opening import address_schemes
 from penstock.vocabulary.names import is_word
+from penstock.vocabulary.stream_ref import StreamRef
 
 
 def located_text(value: str, info: ValidationInfo) -> str:
@@ -48,3 +50,26 @@ def checked_name(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(checked_name)]
+
+
+def _stream_place(text: str, info: ValidationInfo) -> str:
+    """The address or the directory of a stream. A configuration that another process has read is believed."""
+    ref = StreamRef.of(text)
+    if ref.scheme == "file":
+        return ref.id
+    if "@" in ref.address:  # the address is shown in plans, pages and errors, and is written to disk
+        hidden = f"{ref.scheme}://...@{ref.id.rpartition('@')[2]}"
+        raise refused("must not have a user or a password", repr(hidden), "leave them out of the address")
+    if "base" not in (info.context or {}):
+        return text
+    if ref.scheme not in (known := address_schemes()):
+        raise unknown_name(f"{ref.scheme}://", [f"{scheme}://" for scheme in known])
+    if not ref.name or "://" not in ref.address:
+        raise refused(
+            "must end in the stream's name", repr(text), f"for example {ref.scheme}://host:port/orders"
+        )
+    return text
+
+
+StreamPlace = Annotated[Place, AfterValidator(_stream_place)]
+"""Where a stream lies: a directory, or an address such as grpc://host:port/orders."""

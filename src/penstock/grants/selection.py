@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset, Positions
 from penstock.grants.plans import KeyPlan, SamplePlan, ShedPlan
-from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamIndex, StreamLog
+from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamIndex, StreamRows
 
 Counts = npt.NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class Selection:
     kept: Counts
 
 
-def select(log: StreamLog, offset: Offset) -> list[Selection]:
+def select(log: StreamRows, offset: Offset) -> list[Selection]:
     """The segments that a grant opens, by partition, with exact counts of the rows that it keeps."""
     return [_select_partition(log, offset, p) for p in sorted(offset.end)]
 
@@ -62,7 +62,7 @@ def grant_span(log: StreamIndex, offset: Offset, p: int) -> tuple[int, Counts, C
     return p, headers.first_position, ends - np.maximum(headers.first_position, first)
 
 
-def _select_partition(log: StreamLog, offset: Offset, p: int) -> Selection:
+def _select_partition(log: StreamRows, offset: Offset, p: int) -> Selection:
     first = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p))
     end = offset.end[p]
     if first >= end:
@@ -75,7 +75,7 @@ def _select_partition(log: StreamLog, offset: Offset, p: int) -> Selection:
 
 
 def _count_kept(
-    log: StreamLog, plan: ShedPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
+    log: StreamRows, plan: ShedPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
     if isinstance(plan, KeyPlan) and headers.key_counts is not None:
         return _count_by_key(log, plan, p, headers, firsts, ends)
@@ -86,7 +86,7 @@ def _count_kept(
     return _count_by_position(log, plan, p, firsts, ends)
 
 
-def _count_by_position(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
+def _count_by_position(log: StreamIndex, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
     """Counts by positions alone, of many segments at once: segments are short, and grants may be long."""
     rows = ends - firsts
     if not rows.all():  # `reduceat` would count the next row for a segment without positions
@@ -113,7 +113,7 @@ def _positions(firsts: Counts, ends: Counts) -> Counts:
 
 
 def _count_by_key(
-    log: StreamLog, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
+    log: StreamRows, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
     """Counts by the headers' counts per key bucket; only a segment that the grant cuts is read."""
     assert headers.key_counts is not None
@@ -128,7 +128,7 @@ def _count_by_key(
     return counts
 
 
-def _count_by_reading(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
+def _count_by_reading(log: StreamRows, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:
     """Counts by reading the opened segments, because headers do not have the values."""
     if firsts.size == 0:
         return firsts
@@ -143,7 +143,7 @@ def _count_by_reading(log: StreamLog, plan: ShedPlan, p: int, firsts: Counts, en
     return kept
 
 
-def grant_books(log: StreamLog, offset: Offset, selections: Sequence[Selection]) -> Books:
+def grant_books(log: StreamIndex, offset: Offset, selections: Sequence[Selection]) -> Books:
     """Books of one grant alone: how many of its rows are admitted, sampled, late, expired."""
     admitted = late = expired = offered = 0
     for selection in selections:
@@ -217,7 +217,7 @@ class Piece:
     """First position of the segment."""
 
 
-def read_range(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
+def read_range(log: StreamRows, plan: ShedPlan, part: Range) -> Iterator[Piece]:
     """The kept rows of a range, segment by segment; segments that the plan skips are not read."""
     seq = part.seq
     headers = log.header_arrays(part.partition, part.first, part.end, keys=False)
@@ -235,7 +235,7 @@ def read_range(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
 
 
 def kept_mask(
-    log: StreamLog, plan: ShedPlan, partition: int, rows: PositionedRows
+    log: StreamIndex, plan: ShedPlan, partition: int, rows: PositionedRows
 ) -> npt.NDArray[np.bool_] | None:
     """Which rows of an opened segment are kept; `None` for all of them."""
     return plan.keeps(log, partition, rows.positions, [rows.batch])

@@ -27,7 +27,7 @@ from penstock.control.state.query import Joining
 from penstock.grants.offset import Positions
 from penstock.host import wire
 from penstock.host.holding import FETCH_S, HOLD_S, hold_s
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex
 from penstock.streams.tailing import NewSegments, info_of
 from penstock.vocabulary.moment import Moment
 
@@ -159,7 +159,7 @@ class Desk:
         """Tells the engine that a reader will join once the headers of its stream have been read."""
         self.handle(ev.ReaderExpected(self.now(), connection, stream, positions))
 
-    def join(self, connection: Hashable, message: wire.Hello, log: StreamLog) -> None:
+    def join(self, connection: Hashable, message: wire.Hello, log: StreamIndex) -> None:
         """Lets a reader join. The headers of its stream have been read."""
         who = Joining(message.query, message.name, message.cls, message.slot, message.token, message.driver)
         self.handle(ev.ReaderJoined(self.now(), who, info_of(log), connection, message.offset))

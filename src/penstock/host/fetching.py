@@ -10,10 +10,10 @@ import pyarrow as pa
 from penstock.control.backlog.row_values import Fetch, FetchedValues, Look, SegmentValues
 from penstock.grants.plans.values import Values, utilities, window_numbers
 from penstock.policies.quality.sic import IntArray
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamRows
 
 
-def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
+def fetch_values(log: StreamRows, fetch: Fetch) -> FetchedValues:
     """Reads the values that a shedder needs. A host calls this in a thread, where it delays no question.
 
     Args:
@@ -34,7 +34,7 @@ def fetch_values(log: StreamLog, fetch: Fetch) -> FetchedValues:
     return FetchedValues(fetch, found, {at: _value_at(log, fetch, at) for at in fetch.positions})
 
 
-def _value_at(log: StreamLog, fetch: Fetch, position: int) -> int | None:
+def _value_at(log: StreamRows, fetch: Fetch, position: int) -> int | None:
     headers = log.header_arrays(fetch.partition, position, position + 1, keys=False)
     if not len(headers):
         return None  # it was trimmed

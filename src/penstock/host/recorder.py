@@ -13,11 +13,17 @@ from penstock.control.measure.lines import ShedLine, SicLine
 class RunRecorder(Recorder, Protocol):
     """Keeps the record of a run, for example in a run directory."""
 
-    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None: ...
+    def record_change(self, cls: str, observation_id: int, manager: Mapping[str, object]) -> None:
+        """Keeps that a class has another manager from an observation on."""
+        ...
 
-    def record_sic(self, line: Mapping[str, object]) -> None: ...
+    def record_sic(self, line: Mapping[str, object]) -> None:
+        """Keeps the SIC of all queries at one moment."""
+        ...
 
-    def record_shedding(self, line: Mapping[str, object]) -> None: ...
+    def record_shedding(self, line: Mapping[str, object]) -> None:
+        """Keeps what a class's shedder chose."""
+        ...
 
 
 def write_line(recorder: RunRecorder, line: Step | SicLine | ShedLine | ManagerChanged) -> None:

@@ -26,7 +26,7 @@ from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
 from penstock.host.tailers import Tailers
 from penstock.host.wire import HINT, AskStatus, FromSource, Hello, Left, Message, parsed
-from penstock.streams.opening import open_anew, open_stream
+from penstock.streams.opening import load_stream, open_stream
 from penstock.streams.protocol import StreamLog
 from penstock.streams.tailing import NewSegments, furthest_back
 from penstock.vocabulary.errors import InvalidInputError, RefusedError
@@ -74,7 +74,7 @@ class ControlServer:
         self.desk = Desk(engine, now, self, self.stop)
         self._recorder, self._memory = recorder, memory
         self._stopping = asyncio.Event()
-        self._tailers = Tailers(self._found, open_anew)
+        self._tailers = Tailers(self._found, load_stream)
         self._arrived: deque[tuple[str, list[NewSegments]]] = deque()
         """Stream and new segments that tailers found, which the engine was not told of yet."""
         self._opening: dict[str, asyncio.Future[StreamLog]] = {}

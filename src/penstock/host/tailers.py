@@ -63,7 +63,7 @@ class _Following:
     """
 
     given: StreamLog
-    tailer: Tailer
+    tailer: Tailer[StreamLog]
     asked: queue.SimpleQueue[_Asked] = field(default_factory=queue.SimpleQueue)
     taken: list[_Asked] = field(default_factory=list)
     warned: bool = False
@@ -292,10 +292,10 @@ class Tailers:
             sweep.awake.set()
 
 
-class _Reopening(Tailer):
+class _Reopening(Tailer[StreamLog]):
     """A tailer that takes over from a tailer that hangs. It opens the log in its own thread."""
 
-    def __init__(self, reopened: Callable[[], StreamLog], before: Tailer) -> None:
+    def __init__(self, reopened: Callable[[], StreamLog], before: Tailer[StreamLog]) -> None:
         super().__init__(before.log)
         self._reopened: Callable[[], StreamLog] | None = reopened
         self.first = before.first

@@ -11,14 +11,14 @@ from contextlib import closing
 
 from penstock.grants.journal import JournalOwnedError, JournalWriter
 from penstock.lanes.progress import LaneStore
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamLog, StreamState
 from penstock.streams.registry import ReaderRegistry
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
 
 
-def is_known(log: StreamLog, reader: str) -> bool:
+def is_known(state: StreamState, reader: str) -> bool:
     """Whether a stream has something to forget of a reader: its progress, its journal or its lane."""
-    return (log.state.folder("readers") / f"{reader}.json").exists() or _is_left(log, reader)
+    return (state.folder("readers") / f"{reader}.json").exists() or _is_left(state, reader)
 
 
 def retire_reader(log: StreamLog, reader: str, wait_s: float | None) -> bool:
@@ -64,9 +64,9 @@ def forget_reader(log: StreamLog, reader: str) -> str:
     try:
         ReaderRegistry(log).forget(reader)
     except UnknownNameError:
-        if not _is_left(log, reader):
+        if not _is_left(log.state, reader):
             raise
-    if not _is_left(log, reader):
+    if not _is_left(log.state, reader):
         return ""
     try:
         owned = JournalWriter(log.state.folder("plans"), reader, 0.0)
@@ -129,7 +129,7 @@ def _why_needed(store: LaneStore) -> str:
     return "a backfill of it was begun and is not finished" if store.needed().pending else ""
 
 
-def _is_left(log: StreamLog, reader: str) -> bool:
+def _is_left(state: StreamState, reader: str) -> bool:
     """Whether a reader has a journal, or a lane with progress."""
-    plans, lanes = log.state.folder("plans"), log.state.folder("lanes")
+    plans, lanes = state.folder("plans"), state.folder("lanes")
     return (plans / f"{reader}.jsonl").exists() or (lanes / f"{reader}.json").exists()

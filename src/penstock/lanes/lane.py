@@ -24,7 +24,7 @@ from penstock.grants.selection import (
     select,
 )
 from penstock.streams.marks import check_marks
-from penstock.streams.protocol import PositionedRows, StreamLog
+from penstock.streams.protocol import PositionedRows, StreamIndex, StreamRows
 from penstock.vocabulary.errors import InvalidInputError
 
 NO_SEQ = -1
@@ -44,7 +44,7 @@ class Shed:
         return self.late + self.sampled + self.poison
 
 
-def shed_of(log: StreamLog, journal: Journal, entry: Entry) -> Shed:
+def shed_of(log: StreamRows, journal: Journal, entry: Entry) -> Shed:
     """How many rows a grant dropped, by the books: known even if the rows have been trimmed."""
     offset = entry.offset
     earlier = journal.books_before(offset.grant)
@@ -56,7 +56,7 @@ def shed_of(log: StreamLog, journal: Journal, entry: Entry) -> Shed:
     return Shed(late, sampled, entry.poison_rows or 0)
 
 
-def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
+def shed_rows(log: StreamRows, entry: Entry) -> Iterator[Piece]:
     """The dropped rows of a grant that are still in the log; segments that it kept whole are not read.
 
     Raises:
@@ -66,7 +66,7 @@ def shed_rows(log: StreamLog, entry: Entry) -> Iterator[Piece]:
         yield from shed_range(log, entry, Range(p, entry.offset.start.get(p, 0), end, NO_SEQ))
 
 
-def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
+def shed_range(log: StreamRows, entry: Entry, part: Range) -> Iterator[Piece]:
     """The dropped rows of a grant in a range of one partition; see `shed_rows`."""
     p, offset = part.partition, entry.offset
     if part.first >= part.end:
@@ -84,7 +84,7 @@ def shed_range(log: StreamLog, entry: Entry, part: Range) -> Iterator[Piece]:
             yield Piece(rows, positions, None)
 
 
-def check_rows(log: StreamLog, entry: Entry, partitions: Collection[int] | None = None) -> None:
+def check_rows(log: StreamIndex, entry: Entry, partitions: Collection[int] | None = None) -> None:
     """Refuses a grant of whose rows the log has lost some. Rows that were trimmed are not lost.
 
     Args:
@@ -105,7 +105,7 @@ def check_rows(log: StreamLog, entry: Entry, partitions: Collection[int] | None 
     )
 
 
-def with_shed_rows(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> list[Entry]:
+def with_shed_rows(log: StreamRows, journal: Journal, entries: Sequence[Entry]) -> list[Entry]:
     """The grants that dropped rows, to be read; refuses all if the log has lost rows of one of them."""
     found = [entry for entry in entries if shed_of(log, journal, entry).rows]
     for entry in found:
@@ -113,7 +113,7 @@ def with_shed_rows(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -
     return found
 
 
-def _segments(log: StreamLog, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
+def _segments(log: StreamIndex, offset: Offset, part: Range) -> Iterator[tuple[int, int, bool]]:
     """For each segment, cut to a range: its first position, its end, and whether the plan opens it."""
     p, start = part.partition, max(part.first, log.start(part.partition))
     if start >= part.end:
@@ -134,7 +134,7 @@ def _keeps_whole(entry: Entry, p: int, first: int) -> bool:
 
 
 def _dropped(
-    log: StreamLog, entry: Entry, partition: int, is_open: bool, found: PositionedRows
+    log: StreamIndex, entry: Entry, partition: int, is_open: bool, found: PositionedRows
 ) -> npt.NDArray[np.bool_]:
     if entry.poison_rows is not None or not is_open:
         return np.ones(found.positions.size, np.bool_)
@@ -189,7 +189,7 @@ class Lane:
         return self.late + self.sampled + self.poison
 
 
-def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
+def lane(log: StreamRows, journal: Journal, entries: Sequence[Entry]) -> Lane:
     """The lane of the given grants of a reader."""
     found = {entry.offset.grant: (entry, shed_of(log, journal, entry)) for entry in entries}
     found = {grant: (entry, shed) for grant, (entry, shed) in found.items() if shed.rows}
@@ -207,7 +207,7 @@ def lane(log: StreamLog, journal: Journal, entries: Sequence[Entry]) -> Lane:
     )
 
 
-def has_lost_rows(log: StreamLog, entry: Entry) -> bool:
+def has_lost_rows(log: StreamIndex, entry: Entry) -> bool:
     """Whether a backfill of the grant would be refused; a list of lanes says so, and has the other grants."""
     try:
         check_rows(log, entry)
@@ -216,7 +216,7 @@ def has_lost_rows(log: StreamLog, entry: Entry) -> bool:
     return False
 
 
-def readable_rows(log: StreamLog, entry: Entry, shed: Shed) -> int:
+def readable_rows(log: StreamRows, entry: Entry, shed: Shed) -> int:
     """How many of a grant's dropped rows are still in the log; rows are read only if some were trimmed."""
     left = {p: max(entry.offset.start.get(p, 0), log.start(p)) for p in entry.offset.end}
     if all(position == entry.offset.start.get(p, 0) for p, position in left.items()):
@@ -226,7 +226,7 @@ def readable_rows(log: StreamLog, entry: Entry, shed: Shed) -> int:
     return sum(piece.rows.num_rows for piece in shed_rows(log, entry))
 
 
-def _arrivals(log: StreamLog, offset: Offset) -> tuple[float, float] | None:
+def _arrivals(log: StreamIndex, offset: Offset) -> tuple[float, float] | None:
     spans = []
     for p, end in offset.end.items():
         first = max(offset.start.get(p, 0), log.start(p))
@@ -236,7 +236,7 @@ def _arrivals(log: StreamLog, offset: Offset) -> tuple[float, float] | None:
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
-def pins_for(log: StreamLog, journal: Journal, done: int) -> dict[int, int]:
+def pins_for(log: StreamRows, journal: Journal, done: int) -> dict[int, int]:
     """By partition, the first row that must stay for the lane once all grants up to `done` are backfilled.
 
     Proposals that Spark has not logged yet count: once they are logged, their rows must still be there.
@@ -255,6 +255,6 @@ def offered_rows(entry: Entry) -> int:
     return rows_between(entry.offset.start, entry.offset.end)
 
 
-def positions_within(start: Positions, end: Positions, log: StreamLog) -> Mapping[int, tuple[int, int]]:
+def positions_within(start: Positions, end: Positions, log: StreamIndex) -> Mapping[int, tuple[int, int]]:
     """By partition, first position and end of the rows between two places; trimmed rows are left out."""
     return {p: (max(start.get(p, 0), log.start(p)), position) for p, position in end.items()}

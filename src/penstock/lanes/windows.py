@@ -13,7 +13,7 @@ from penstock.grants.journal import Entry, Journal
 from penstock.grants.offset import Offset
 from penstock.grants.selection import Piece, Range, read_range
 from penstock.lanes.lane import check_rows, positions_within, shed_rows
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamRows
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 
 Times = npt.NDArray[np.int64]
@@ -134,14 +134,14 @@ class WindowPlan:
     open_from: dict[int, int]
 
 
-def check_kept_rows(log: StreamLog, entries: Iterable[Entry]) -> None:
+def check_kept_rows(log: StreamRows, entries: Iterable[Entry]) -> None:
     """Refuses grants if the log has lost rows before their ends: windows need the kept rows, too."""
     for entry in entries:
         check_rows(log, entry, entry.offset.end)
 
 
 def plan_windows(
-    log: StreamLog,
+    log: StreamRows,
     journal: Journal,
     entries: Sequence[Entry],
     windows: Windows,
@@ -193,7 +193,7 @@ def _union(found: Sequence[Times]) -> Times:
     return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
-def _watermark(log: StreamLog, entries: Sequence[Entry], windows: Windows, progress: Progress) -> int:
+def _watermark(log: StreamRows, entries: Sequence[Entry], windows: Windows, progress: Progress) -> int:
     """A lower bound of the query's watermark: the newest event time that these grants kept, less lateness."""
     newest = NO_TIME
     for i, entry in enumerate(entries):
@@ -203,7 +203,7 @@ def _watermark(log: StreamLog, entries: Sequence[Entry], windows: Windows, progr
     return newest - windows.lateness_us if newest != NO_TIME else NO_TIME
 
 
-def _kept_times(log: StreamLog, entry: Entry, column: str) -> Iterable[Times]:
+def _kept_times(log: StreamRows, entry: Entry, column: str) -> Iterable[Times]:
     if entry.poison_rows is not None:
         return
     offset: Offset = entry.offset
@@ -214,7 +214,7 @@ def _kept_times(log: StreamLog, entry: Entry, column: str) -> Iterable[Times]:
                 yield event_times(piece.rows, column)
 
 
-def _unknown_up_to(log: StreamLog, journal: Journal, windows: Windows) -> int:
+def _unknown_up_to(log: StreamRows, journal: Journal, windows: Windows) -> int:
     """Windows that begin up to this time may lack trimmed rows; `NO_TIME` if no window does.
 
     A row that is not late is at most `lateness` older than any row before it. So no trimmed row is newer
@@ -235,7 +235,7 @@ def _unknown_up_to(log: StreamLog, journal: Journal, windows: Windows) -> int:
 
 
 def _ranges(
-    log: StreamLog,
+    log: StreamRows,
     journal: Journal,
     entries: Sequence[Entry],
     windows: Windows,

@@ -50,14 +50,17 @@ class ReplayResult:
 
     @property
     def total(self) -> int:
+        """Number of decisions."""
         return len(self.decisions)
 
     @property
     def mean_keep_recorded(self) -> float | None:
+        """Mean keep fraction of the recorded decisions; `None` for no decision."""
         return _mean(_keep(self.recorded))
 
     @property
     def mean_keep_replayed(self) -> float | None:
+        """Mean keep fraction of the replayed decisions; `None` for no decision."""
         return _mean(_keep(self.decisions))
 
     @property
@@ -67,6 +70,7 @@ class ReplayResult:
 
     @property
     def max_keep_difference(self) -> float | None:
+        """Largest absolute difference of the keep fractions."""
         differences = self._keep_differences
         return float(differences.max()) if differences.size else None
 

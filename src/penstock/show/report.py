@@ -70,6 +70,7 @@ def _class(cls: ClassStatus) -> dict[str, Any]:
         "p95_to_target": None if p95_s is None else p95_s / cls.target_s,
         **{key: found[key] for key in ("share", "headroom", "floor_s", "sic", "jain")},
         "others": cls.others,
+        "in_positions": list(cls.in_positions),
     }
 
 
@@ -86,6 +87,7 @@ def query_report(status: Status) -> dict[str, dict[str, Any]]:
                 into[key] += getattr(query, key)
             into |= {key: getattr(query, key) for key in ("fixed_s", "row_s", "sic", "shed_reason")}
             into["silent"] = list(query.silent)
+            into["in_positions"] = sorted({*into.get("in_positions", ()), *query.in_positions})
     return found
 
 
@@ -97,6 +99,7 @@ def query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
         "sic: part of its sources' rows that a query's results of the last moments stand on; too late: rows "
         "that Spark's watermark dropped; silent: streams that sent nothing"
     )
+    table.caption = _noted(queries, table.caption)
     for name, query in queries.items():
         table.add_row(
             escape(name),
@@ -113,7 +116,7 @@ def closing_table(classes: Mapping[str, Mapping[str, Any]], title: str) -> Table
     table = _table(
         title, (*ROWS, "oldest", "target", "mean", "p50", "p95", "p99", "result", "share", "headroom", "sic")
     )
-    table.caption = _with_others(classes, str(table.caption))
+    table.caption = _noted(classes, str(table.caption))
     for name, cls in classes.items():
         delay = cls["delay"]
         table.add_row(
@@ -138,8 +141,9 @@ def live_table(status: Status, title: str) -> Table:
     now = ("p95 now",) if status.marked else ()
     table = _table(title, ("keep", *ROWS, "oldest", "target", *now, "p95", "share", "sic"))
     reasons = "\n".join(f"{name}: {cls.reason}" for name, cls in status.classes.items())
-    table.caption = _with_others(
-        {n: {"others": c.others} for n, c in status.classes.items()}, escape(reasons)
+    table.caption = _noted(
+        {n: {"others": c.others, "in_positions": c.in_positions} for n, c in status.classes.items()},
+        escape(reasons),
     )
     for name, cls in status.classes.items():
         table.add_row(
@@ -174,12 +178,21 @@ def _p95_now_s(status: Status, cls: str) -> float | None:
     return status.classes[cls].delay.since(status.marked[cls].delay).stats().p95_s
 
 
-def _with_others(classes: Mapping[str, Mapping[str, Any]], caption: str) -> str:
-    """A caption that says which classes have queries of other drivers, and which figures include these."""
+def _noted(reports: Mapping[str, Mapping[str, Any]], caption: str) -> str:
+    """A caption that says what figures of classes or queries include, and of what they are.
+
+    Some include queries of other drivers. Of streams with gaps, positions are counted, as upper bounds of
+    rows.
+    """
     said = [
-        escape(f"{name}: delays, share and headroom include other drivers' queries ({cls['others']})")
-        for name, cls in classes.items()
-        if cls.get("others")
+        escape(f"{name}: delays, share and headroom include other drivers' queries ({report['others']})")
+        for name, report in reports.items()
+        if report.get("others")
+    ]
+    said += [
+        escape(f"{name}: rows of {', '.join(report['in_positions'])} are positions, some without a row")
+        for name, report in reports.items()
+        if report.get("in_positions")
     ]
     return "\n".join([caption, *said])
 

@@ -30,7 +30,7 @@ from pyspark.sql.types import NumericType, StructType, TimestampType
 from penstock.streams.columns import is_shared
 from penstock.streams.layout import Fsync, LogConfig
 from penstock.streams.opening import create_stream, open_writer, stream_exists
-from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey, WritableLog
+from penstock.streams.protocol import ARRIVAL, ORIGIN, RESERVED_COLUMNS, AppendKey, StreamWriter
 from penstock.vocabulary.errors import InvalidInputError
 
 QUERY_ID = "sql.streaming.queryId"
@@ -78,7 +78,7 @@ def log_sink(
 class LogStreamSink:
     """Appends micro-batches to a stream; holds the stream's locks until `close`."""
 
-    def __init__(self, log: WritableLog) -> None:
+    def __init__(self, log: StreamWriter) -> None:
         self.log = log
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -94,7 +94,7 @@ class LogStreamSink:
         if not rows.num_rows:
             return
         arrival_us = None
-        if is_shared(self.log.schema):
+        if is_shared(self.log.append_schema):
             rows, arrival_us = _by_arrival(rows)
         whole = rows.select(self.log.append_schema.names).cast(self.log.append_schema).combine_chunks()
         key = AppendKey(query, batch_id)

@@ -1,9 +1,6 @@
 """Opens and makes streams of any kind. Who keeps a stream is known here, and nowhere outside this package.
 
-A directory has a `stream.json` that names its kind; an address (`grpc://host:port/stream`) is a Flight
-server's. A kind that is not Penstock's own is an entry point of the group `penstock.streams`: its name is the
-kind, its object is an `OpenKind`. So every process in which the kind's package is installed can open the
-stream: the driver, planners, the control plane, executors.
+`streams/kinds/base.py` says what a kind is, and how an installed package adds one.
 """
 
 from __future__ import annotations
@@ -11,85 +8,131 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from importlib.metadata import entry_points
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.streams.descriptor import read_about
 from penstock.streams.embedded.log import EmbeddedLog
+from penstock.streams.kinds.base import Clock, Opening, StreamKind, WritableKind, Writing, find_kind, schemes
+from penstock.streams.kinds.linked import KIND as LINK
+from penstock.streams.kinds.linked import LinkedLog, address_of
 from penstock.streams.layout import Fsync, LogConfig
 from penstock.streams.paced.stream import PacedLog
 from penstock.streams.paced.stream import create_paced as _create_paced
 from penstock.streams.producing.schedule import Schedule
 from penstock.streams.protocol import PacedStream, StreamLog, WritableLog
-from penstock.vocabulary.errors import InvalidInputError, UnknownNameError
+from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.stream_ref import StreamRef
 
 TOKEN_VARIABLE = "PENSTOCK_LOG_TOKEN"
 """Variable with the token. It is no option of a source, because Spark shows options in plans and pages."""
-ENTRY_POINTS = "penstock.streams"
-"""Group of the entry points of packages that keep streams."""
 _CACHED = 64
 _cache: dict[tuple[object, ...], StreamLog] = {}
 
-Clock = Callable[[], float]
+
+# -- Penstock's own kinds -------------------------------------------------------------------------
 
 
-class OpenKind(Protocol):
-    """Opens a stream of one kind for reading; the class of its logs may be one."""
+class _Embedded:
+    """Streams of this machine, for reading and appending."""
 
-    def __call__(self, directory: Path, clock: Clock, verify: bool) -> StreamLog: ...
+    def open(self, ref: StreamRef, how: Opening) -> StreamLog:
+        return EmbeddedLog(ref.id, clock=how.clock, verify=how.verify)
 
-
-def _embedded(directory: Path, clock: Clock, verify: bool) -> StreamLog:
-    return EmbeddedLog(directory, clock=clock, verify=verify)
-
-
-_KINDS: dict[str, OpenKind] = {"embedded": _embedded, "paced": PacedLog}
+    def open_writer(self, ref: StreamRef, how: Opening, writing: Writing) -> WritableLog:
+        return EmbeddedLog(ref.id, writing.fsync, how.clock, writing.fsync_interval_s, how.verify)
 
 
-def _opener(kind: str) -> OpenKind:
-    """What opens streams of a kind: Penstock itself, or an installed package."""
-    if kind in _KINDS:
-        return _KINDS[kind]
-    installed = {found.name: found for found in entry_points(group=ENTRY_POINTS)}
-    if kind not in installed:
-        raise UnknownNameError("the kind of a stream", kind, [*_KINDS, *installed])
-    try:
-        opens: OpenKind = installed[kind].load()
-    except (ImportError, AttributeError) as error:
-        raise InvalidInputError(
-            f"what opens streams of kind {kind} can be imported",
-            f"{installed[kind].value}: {error}",
-            f"install its package anew, or correct its entry point in the group {ENTRY_POINTS}",
-        ) from error
-    _KINDS[kind] = opens
-    return opens
+class _Paced:
+    """Streams of this machine that were written beforehand."""
+
+    def open(self, ref: StreamRef, how: Opening) -> StreamLog:
+        return PacedLog(ref.id, how.clock, how.verify)
+
+
+class _Flight:
+    """Streams of a Flight server, which appends for its callers."""
+
+    def open(self, ref: StreamRef, how: Opening) -> WritableLog:
+        # gRPC takes a while to import; most readers need none
+        from penstock.streams.flight.client import FlightLog
+
+        return FlightLog(ref.address, ref.name, how.token)
+
+    def open_writer(self, ref: StreamRef, how: Opening, writing: Writing) -> WritableLog:
+        return self.open(ref, how)
+
+
+class _Link:
+    """Directories of this machine that stand for streams at addresses."""
+
+    def open(self, ref: StreamRef, how: Opening) -> StreamLog:
+        directory = Path(ref.id)
+        return LinkedLog(directory, _load(address_of(directory), how), how.clock)
+
+    def open_writer(self, ref: StreamRef, how: Opening, writing: Writing) -> WritableLog:
+        return _open_writer(address_of(Path(ref.id)), how, writing)
+
+
+_DIRECTORIES: dict[str, StreamKind] = {"embedded": _Embedded(), "paced": _Paced(), LINK: _Link()}
+"""Kinds in `stream.json`."""
+_ADDRESSES: dict[str, StreamKind] = {"grpc": _Flight()}
+"""Kinds by the schemes of addresses."""
+
+
+def _kind_of(ref: StreamRef) -> tuple[str, StreamKind]:
+    """The name and the object of a stream's kind."""
+    if ref.scheme != "file":
+        return ref.scheme, find_kind(ref.scheme, _ADDRESSES, "the scheme of a stream's address")
+    with _explained(ref):
+        name = str(read_about(Path(ref.id)).get("kind", "embedded"))
+    return name, find_kind(name, _DIRECTORIES, "the kind of a stream")
+
+
+def address_schemes() -> list[str]:
+    """Schemes that the address of a stream may have here."""
+    return schemes(_ADDRESSES)
 
 
 # -- reading --------------------------------------------------------------------------------------
 
 
-def load_stream(directory: str | Path, *, clock: Clock = time.time, verify: bool = True) -> StreamLog:
-    """Opens the stream in a directory, without the cache of `open_stream`."""
-    with _explained(Path(directory)):
-        kind = str(read_about(Path(directory)).get("kind", "embedded"))
-    opens = _opener(kind)
-    with _explained(Path(directory)):
-        return opens(Path(directory), clock, verify)
+def load_stream(
+    place: str | Path | StreamRef,
+    *,
+    clock: Clock = time.time,
+    verify: bool = True,
+    token: str | None = None,
+) -> StreamLog:
+    """Opens a stream without the cache of `open_stream`: a log that hangs is not given again.
+
+    It has the arguments of `open_stream`.
+    """
+    return _load(StreamRef.of(place), Opening(clock, verify, _token(token)))
+
+
+def _load(ref: StreamRef, how: Opening) -> StreamLog:
+    _, kind = _kind_of(ref)
+    with _explained(ref):
+        return kind.open(ref, how)
+
+
+def _token(given: str | None) -> str | None:
+    return given or os.environ.get(TOKEN_VARIABLE) or None
 
 
 @contextmanager
-def _explained(directory: Path) -> Iterator[None]:
+def _explained(ref: StreamRef) -> Iterator[None]:
     """Says of damaged files which stream has them."""
     try:
         yield
     except (LookupError, TypeError, ValueError, OSError, pa.ArrowException) as error:
+        if ref.scheme != "file":
+            raise
         raise InvalidInputError(
-            f"stream {directory.name} is as it was created",
+            f"stream {ref.name} is as it was created",
             f"{type(error).__name__}: {error}",
             "restore its stream.json and other files, or open it with the Penstock that made it",
         ) from error
@@ -107,51 +150,25 @@ def open_stream(
     The log is shared by everyone in the process who opens it with the same options.
 
     Args:
-        place: The stream's directory, or `grpc://host:port/stream` where `penstock log serve` runs.
+        place: The stream's directory, or its address: `grpc://host:port/stream` where `penstock log serve`
+            runs, or one whose scheme an installed package knows.
         clock: Seconds since the epoch.
         verify: Whether a segment's bytes are checked when it is read.
         token: Token of the server at an address; by default the value of PENSTOCK_LOG_TOKEN.
     """
-    ref = StreamRef.of(place)
-    token = token or os.environ.get(TOKEN_VARIABLE) or None
-    seen = (0, 0)
-    if ref.scheme == "file":
-        # of a stream that does not exist, load_stream will raise a clear error
-        with suppress(FileNotFoundError):
-            stat = (Path(ref.id) / "stream.json").stat()
-            seen = (stat.st_ino, stat.st_mtime_ns)  # a stream made anew in the same place is another one
-    key = (ref.id, token) if ref.scheme == "grpc" else (ref.id, seen, clock, verify)
-    return _cached(key, lambda: open_anew(ref, clock=clock, verify=verify, token=token))
+    ref, how = StreamRef.of(place), Opening(clock, verify, _token(token))
+    return _cached((ref.id, _seen(ref), how), lambda: _load(ref, how))
 
 
-def open_anew(
-    place: str | Path | StreamRef,
-    *,
-    clock: Clock = time.time,
-    verify: bool = True,
-    token: str | None = None,
-) -> StreamLog:
-    """Opens a stream for reading without the cache of `open_stream`: a log that hangs is not given again.
-
-    Args:
-        place: As for `open_stream`.
-        clock: As for `open_stream`.
-        verify: As for `open_stream`.
-        token: As for `open_stream`.
-    """
-    ref = StreamRef.of(place)
-    if ref.scheme == "grpc":
-        return _flight(ref, token)
+def _seen(ref: StreamRef) -> tuple[int, int]:
+    """Tells a directory's stream from one that is made anew in the same place."""
     if ref.scheme != "file":
-        raise UnknownNameError("how a stream is reached", ref.scheme, ["a directory", "grpc://"])
-    return load_stream(ref.id, clock=clock, verify=verify)
-
-
-def _flight(ref: StreamRef, token: str | None) -> WritableLog:
-    # gRPC takes a while to import; most readers need none
-    from penstock.streams.flight.client import FlightLog
-
-    return FlightLog(ref.address, ref.name, token or os.environ.get(TOKEN_VARIABLE) or None)
+        return 0, 0
+    try:
+        stat = (Path(ref.id) / "stream.json").stat()
+    except FileNotFoundError:
+        return 0, 0  # loading the stream raises a clear error
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _cached(key: tuple[object, ...], load: Callable[[], StreamLog]) -> StreamLog:
@@ -190,18 +207,28 @@ def open_writer(
     A Flight server appends for its callers: what concerns files and clocks is the server's to choose.
 
     Args:
-        place: The stream's directory, made by `create_stream`, or `grpc://host:port/stream`.
+        place: The stream's directory, made by `create_stream`, or its address, as `open_stream` has it.
         fsync: When appended rows are synced, see `FsyncPolicy`.
         clock: Seconds since the epoch; stamps arrivals.
         fsync_interval_s: Interval of fsync="interval".
         verify: Whether a segment's bytes are checked when it is read.
         token: Token of the server at an address; by default the value of PENSTOCK_LOG_TOKEN.
     """
-    ref = StreamRef.of(place)
-    if ref.scheme == "grpc":
-        return _flight(ref, token)
-    with _explained(Path(ref.id)):
-        return EmbeddedLog(ref.id, fsync, clock, fsync_interval_s, verify)
+    return _open_writer(
+        StreamRef.of(place), Opening(clock, verify, _token(token)), Writing(fsync, fsync_interval_s)
+    )
+
+
+def _open_writer(ref: StreamRef, how: Opening, writing: Writing) -> WritableLog:
+    name, kind = _kind_of(ref)
+    if not isinstance(kind, WritableKind):
+        raise InvalidInputError(
+            f"stream {ref.name} can be written",
+            f"a stream of kind {name}, which is only read",
+            "append where its rows are kept, or to a stream that create_stream made",
+        )
+    with _explained(ref):
+        return kind.open_writer(ref, how, writing)
 
 
 def create_stream(
@@ -220,7 +247,14 @@ def create_stream(
         fsync: When appended rows are synced, see `FsyncPolicy`.
         clock: Seconds since the epoch; stamps arrivals.
     """
-    return EmbeddedLog.create(directory, schema, config, fsync=fsync, clock=clock)
+    ref = StreamRef.of(directory)
+    if ref.scheme != "file":
+        raise InvalidInputError(
+            "a stream is made in a directory of this machine",
+            ref,
+            "make it where its rows are kept, then open it by its address",
+        )
+    return EmbeddedLog.create(ref.id, schema, config, fsync=fsync, clock=clock)
 
 
 def create_paced(

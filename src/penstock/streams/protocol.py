@@ -165,7 +165,9 @@ class StreamIndex(Protocol):
         ...
 
     @property
-    def key_buckets(self) -> int: ...
+    def key_buckets(self) -> int:
+        """How many values the hash of the key has; a count of rows by key has so many columns."""
+        ...
 
     @property
     def event_time(self) -> str | None:
@@ -218,8 +220,35 @@ class SegmentReader(Protocol):
         ...
 
 
+class StreamRows(StreamIndex, SegmentReader, Protocol):
+    """Headers and rows of one stream: for plans that look into rows, and for lanes.
+
+    Where Penstock keeps its own files about the stream does not matter here.
+    """
+
+
 class StreamWriter(Protocol):
     """What producers and sinks need."""
+
+    @property
+    def name(self) -> str:
+        """What a user calls the stream."""
+        ...
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are; more may come."""
+        ...
+
+    @property
+    def key_column(self) -> str | None:
+        """The column by whose hash a producer chooses partitions, if the stream declares one."""
+        ...
+
+    @property
+    def key_buckets(self) -> int:
+        """How many values that hash has."""
+        ...
 
     append_schema: pa.Schema
     """Columns of the rows as appended: all but `_arrival`."""
@@ -252,7 +281,14 @@ StateKind = Literal["plans", "readers", "lanes", "files"]
 
 
 class StreamState(Protocol):
-    """What Penstock keeps about a stream on the machine of its drivers, wherever the stream's rows are."""
+    """What Penstock keeps about a stream on the machine of its drivers, wherever the stream's rows are.
+
+    The state is folders, not a journal and a registry with methods of their own. The files are part of the
+    design: planners, the control plane, backfills and commands are different processes, and they agree by
+    renaming and locking files in these folders. `grants/journal.py`, `streams/registry.py` and
+    `lanes/progress.py` know what is in the files. A state that is no directory, such as a topic, would need
+    other locks: another implementation of these modules, and not of this protocol alone.
+    """
 
     def folder(self, kind: StateKind) -> Path:
         """The folder with one kind of files; it may not exist yet."""
@@ -267,7 +303,7 @@ class StreamState(Protocol):
         ...
 
 
-class StreamLog(StreamIndex, SegmentReader, Protocol):
+class StreamLog(StreamRows, Protocol):
     """One stream for reading, with its state. Readers and writers may be different processes."""
 
     @property

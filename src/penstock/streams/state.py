@@ -33,4 +33,5 @@ class FileState:
     clock: Callable[[], float]
 
     def folder(self, kind: StateKind) -> Path:
+        """The folder with one kind of files; it may not exist yet."""
         return self.home / kind

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from penstock.streams.protocol import HeaderArrays, StreamIndex, StreamLog
+from penstock.streams.protocol import HeaderArrays, StreamIndex
+
+LogT = TypeVar("LogT", bound=StreamIndex)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +29,7 @@ class StreamInfo:
         key_buckets: Buckets of that hash.
         user_schema: Columns that queries see.
         event_time: The event-time column that the stream declares, as a paced one does.
+        dense: Whether each position has a row.
     """
 
     id: str
@@ -35,6 +39,7 @@ class StreamInfo:
     key_buckets: int = 64
     user_schema: pa.Schema | None = None
     event_time: str | None = None
+    dense: bool = True
 
 
 def info_of(log: StreamIndex) -> StreamInfo:
@@ -47,6 +52,7 @@ def info_of(log: StreamIndex) -> StreamInfo:
         log.key_buckets,
         log.user_schema,
         log.event_time,
+        log.dense,
     )
 
 
@@ -76,16 +82,16 @@ def furthest_back(several: Iterable[Mapping[int, int]]) -> dict[int, int]:
     return {partition: min(each.get(partition, 0) for each in positions) for partition in sorted(named)}
 
 
-class Tailer:
+class Tailer(Generic[LogT]):
     """Follows one stream from the position of its slowest reader on.
 
     The stream may get more partitions meanwhile: a new partition is read from its beginning.
 
     Args:
-        log: The stream.
+        log: The stream. Its index is enough; who needs more of it has it back as `log`.
     """
 
-    def __init__(self, log: StreamLog) -> None:
+    def __init__(self, log: LogT) -> None:
         self.log = log
         self.first: Mapping[int, int] = {}
         """By partition, the first row that a reader needs."""

@@ -41,6 +41,7 @@ class Delays:
 
     @property
     def count(self) -> int:
+        """Number of rows."""
         return round(sum(self.rows.values()))
 
     def stats(self) -> DelayStats:

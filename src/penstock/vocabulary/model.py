@@ -97,6 +97,7 @@ class WaitingRows:
 
     @property
     def total(self) -> float:
+        """How many rows wait in all."""
         return float(self.rows.sum())
 
 
@@ -169,6 +170,7 @@ class Observation:
 
     @property
     def offered_rate_per_s(self) -> float:
+        """Rows a second that arrived in the period."""
         return self.offered_rows / self.period_s
 
     @property
@@ -250,16 +252,26 @@ class LoadManager(Protocol):
     """Decides when and how much to shed. `decide` is the only mutator."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What a configuration calls the manager."""
+        ...
 
     @property
-    def traits(self) -> ManagerTraits: ...
+    def traits(self) -> ManagerTraits:
+        """What the plant must know about the manager."""
+        ...
 
-    def decide(self, observation: Observation) -> Decision: ...
+    def decide(self, observation: Observation) -> Decision:
+        """How much to keep from now on, by what was observed."""
+        ...
 
-    def snapshot(self) -> dict[str, object]: ...
+    def snapshot(self) -> dict[str, object]:
+        """The manager's state as JSON values."""
+        ...
 
-    def restore(self, snapshot: dict[str, object]) -> None: ...
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Goes on from the state that `snapshot` gave."""
+        ...
 
 
 class Plant(Protocol):
@@ -269,4 +281,6 @@ class Plant(Protocol):
         """Waits (or simulates) until the next control instant; `None` when the run is over."""
         ...
 
-    def apply(self, decision: Decision) -> None: ...
+    def apply(self, decision: Decision) -> None:
+        """Carries out a decision, until the next one."""
+        ...

@@ -18,6 +18,9 @@ from penstock.vocabulary.histogram import Delays
 class ReaderStatus:
     """One governed source of a query. Counts of rows are over the reader's whole life, from its offset.
 
+    Penstock counts positions. Unless the stream is dense, some positions have no row, and the counts of rows
+    are upper bounds.
+
     Attributes:
         stream: The stream that it reads.
         offered: Rows that were admitted, shed or wait.
@@ -29,6 +32,7 @@ class ReaderStatus:
         poison: Rows shed with a grant that failed again and again and was set aside.
         waiting: Rows that no grant has decided about yet.
         oldest_waiting_s: Age of the oldest waiting row.
+        dense: Whether each position of the stream has a row.
     """
 
     stream: str
@@ -41,6 +45,7 @@ class ReaderStatus:
     poison: int
     waiting: int
     oldest_waiting_s: float | None
+    dense: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,11 @@ class QueryStatus:
     row_s: float | None
     last_stage: float | None
     readers: Mapping[str, ReaderStatus]
+
+    @property
+    def in_positions(self) -> tuple[str, ...]:
+        """Streams of which positions are counted, because some positions have no row."""
+        return tuple(sorted({reader.stream for reader in self.readers.values() if not reader.dense}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,11 @@ class ClassStatus:
     past: Mapping[str, PastRows] = field(default_factory=dict)
     others: int = 0
 
+    @property
+    def in_positions(self) -> tuple[str, ...]:
+        """Streams of its queries of which positions are counted, because some positions have no row."""
+        return tuple(sorted({name for query in self.queries.values() for name in query.in_positions}))
+
     def to_json(self, since: ClassStatus | None = None, bins: bool = True) -> dict[str, Any]:
         """The status as JSON values, with figures of the time since an earlier status of the class."""
         encoded: dict[str, Any] = _plain(self, bins)
@@ -221,6 +236,7 @@ class Status:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Status:
+        """The status from JSON values, also of an older Penstock's report; fields it lacks are not known."""
         return cls(
             now_s=encoded.get("now_s", 0.0),
             up_s=encoded.get("up_s", 0.0),
@@ -258,7 +274,13 @@ def _query(encoded: Mapping[str, Any]) -> QueryStatus:
     return QueryStatus(**known)
 
 
-_UNKNOWN: dict[str, Any] = {"driver": "", "tick_due": False, "dropped_by_watermark": 0.0, "quota": 0.0}
+_UNKNOWN: dict[str, Any] = {
+    "driver": "",
+    "tick_due": False,
+    "dropped_by_watermark": 0.0,
+    "quota": 0.0,
+    "dense": True,
+}
 
 
 def _known(kind: type[Any], encoded: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ class StreamRef:
 
     @classmethod
     def of(cls, place: str | Path | StreamRef) -> StreamRef:
-        """The reference that a directory, an address or another reference stands for."""
-        return place if isinstance(place, StreamRef) else cls(str(place))
+        """The reference that a directory, `file://` and a directory, an address or a reference stands for."""
+        return place if isinstance(place, StreamRef) else cls(str(place).removeprefix("file://"))
 
     @property
     def scheme(self) -> str:

@@ -207,7 +207,7 @@ class Engine(Readings):
         """A reader's books and what waits for it, as if it left now."""
         rows, oldest_s = self.backlog.left_of(reader.stream.id, reader.counted.end, at)
         age_s = None if oldest_s is None else at.age_s(oldest_s)
-        return Gone(reader.stream.name, reader.counted, rows, age_s, reader.token)
+        return Gone(reader.stream.name, reader.counted, rows, age_s, reader.token, reader.stream.dense)
 
     def _keep_tails(self) -> None:
         self.backlog.keep(self.members.needed())

@@ -211,4 +211,5 @@ def _reader(reader: Gone) -> ReaderStatus:
         poison=books.poison,
         waiting=reader.waiting,
         oldest_waiting_s=reader.oldest_s,
+        dense=reader.dense,
     )

@@ -46,7 +46,9 @@ class Step:
 class Recorder(Protocol):
     """Keeps the steps, for example a run directory."""
 
-    def record(self, step: Step) -> None: ...
+    def record(self, step: Step) -> None:
+        """Keeps a step."""
+        ...
 
 
 class CheckedManager:

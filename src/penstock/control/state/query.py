@@ -71,6 +71,7 @@ class Gone:
         waiting: Number of rows that waited for the reader.
         oldest_s: Age of the oldest of these rows.
         token: Token of the `read_stream` call that made the reader.
+        dense: Whether each position of the stream has a row.
     """
 
     stream: str
@@ -78,6 +79,7 @@ class Gone:
     waiting: int
     oldest_s: float | None
     token: str = ""
+    dense: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ class Node(Protocol):
         """The state that the operator keeps between steps."""
         ...
 
-    def load(self, tables: Sequence[pa.Table]) -> None: ...
+    def load(self, tables: Sequence[pa.Table]) -> None:
+        """Goes on from the state that `save` gave."""
+        ...
 
 
 class Stateless:

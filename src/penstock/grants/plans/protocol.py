@@ -20,10 +20,14 @@ class Keyed(Protocol):
     """The part of a stream that a plan by key needs."""
 
     @property
-    def key_column(self) -> str | None: ...
+    def key_column(self) -> str | None:
+        """The column whose hash groups rows, if the stream declares one."""
+        ...
 
     @property
-    def key_buckets(self) -> int: ...
+    def key_buckets(self) -> int:
+        """How many values that hash has."""
+        ...
 
 
 class ShedPlan(Protocol):

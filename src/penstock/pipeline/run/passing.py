@@ -122,7 +122,7 @@ def _retire_reader(log: Path, reader: str, wait_s: float | None) -> bool:
     for place in streams_in(log):
         try:
             stream = load_stream(place)
-            if is_known(stream, reader) and not retire_reader(stream, reader, wait_s):
+            if is_known(stream.state, reader) and not retire_reader(stream, reader, wait_s):
                 all_done = False
         except Exception as error:  # one broken stream or lane must not keep readers of the others
             why = type(error).__name__

@@ -23,23 +23,33 @@ class Changing(Protocol):
     """The part of a stream's configuration that makes it the changes of a relation."""
 
     @property
-    def sign(self) -> str: ...
+    def sign(self) -> str:
+        """The column that says whether a row inserts or deletes a tuple."""
+        ...
 
     @property
-    def key(self) -> tuple[str, ...]: ...
+    def key(self) -> tuple[str, ...]:
+        """Columns that tell tuples apart; none for all columns."""
+        ...
 
 
 class Stream(Protocol):
     """The part of a stream's configuration that a query needs."""
 
     @property
-    def columns(self) -> Mapping[str, str] | None: ...
+    def columns(self) -> Mapping[str, str] | None:
+        """Types of the columns by name; `None` if only the log knows them."""
+        ...
 
     @property
-    def event_time(self) -> str | None: ...
+    def event_time(self) -> str | None:
+        """The column with the time of a row's event, if there is one."""
+        ...
 
     @property
-    def changes(self) -> Changing | None: ...
+    def changes(self) -> Changing | None:
+        """What makes the stream the changes of a relation; `None` for a stream of rows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

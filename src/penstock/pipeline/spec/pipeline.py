@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from penstock.config.flow import FlowConfig
+from penstock.config.flow import FlowConfig, Governing
 from penstock.config.mistakes import Part, placing, refused, unknown_name
 from penstock.config.places import Place
 from penstock.config.shedding import WindowSettings
@@ -169,7 +169,7 @@ class QueryConfig(Part):
             raise CqlError("a file of CQL exists, in UTF-8", f"{error}", "name another file") from None
 
 
-class PipelineConfig(FlowConfig):
+class PipelineConfig(Governing):
     """The pipeline that `penstock run` runs: a flow, its streams and its queries."""
 
     streams: dict[SqlName, StreamConfig] = Field(
@@ -395,5 +395,5 @@ class PipelineConfig(FlowConfig):
             column = next(iter(self._times_of(name)))
             shed = classes[name].shed.model_copy(update={"column": column})
             classes[name] = classes[name].model_copy(update={"shed": shed})
-        values = {name: getattr(self, name) for name in FlowConfig.model_fields}
+        values = {name: getattr(self, name) for name in Governing.model_fields}
         return FlowConfig.model_validate({**values, "classes": classes})

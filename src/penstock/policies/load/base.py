@@ -69,6 +69,7 @@ class Manager(Generic[ConfigT, StateT]):
 
     @property
     def traits(self) -> ManagerTraits:
+        """What the plant must know about the manager."""
         return self.config.traits()
 
     def _initial_state(self) -> StateT:
@@ -76,6 +77,7 @@ class Manager(Generic[ConfigT, StateT]):
         return state
 
     def decide(self, observation: Observation) -> Decision:
+        """How much to keep from now on, by what was observed."""
         raise NotImplementedError
 
     def snapshot(self) -> dict[str, object]:

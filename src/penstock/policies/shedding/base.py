@@ -65,6 +65,7 @@ class WaitingBatches:
 
     @property
     def size(self) -> int:
+        """Number of batches."""
         return int(self.query.size)
 
 
@@ -110,6 +111,7 @@ class ShedObservation:
 
     @property
     def queries(self) -> int:
+        """Number of queries."""
         return int(self.reported_sic.size)
 
     @property
@@ -151,9 +153,13 @@ class Shedder(Protocol):
     """Decides which waiting batches are kept. The same observation gives the same decision."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What a configuration calls the shedder."""
+        ...
 
-    def decide(self, observation: ShedObservation) -> ShedDecision: ...
+    def decide(self, observation: ShedObservation) -> ShedDecision:
+        """Which of the waiting batches are kept, so that they fit the capacity."""
+        ...
 
 
 class BatchShedder:
@@ -165,6 +171,7 @@ class BatchShedder:
         self.config, self.seed = config, seed
 
     def decide(self, observation: ShedObservation) -> ShedDecision:
+        """Which of the waiting batches are kept; all of them if they fit the capacity."""
         load = observation.load
         offered = float(load.sum())
         if offered <= observation.capacity * _ROUNDING:

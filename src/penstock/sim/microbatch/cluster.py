@@ -26,6 +26,7 @@ from penstock.control.state.query import Joining
 from penstock.control.tuning import TUNING, Tuning
 from penstock.grants.offset import Offset
 from penstock.host.fetching import fetch_values
+from penstock.host.holding import FETCH_S
 from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
 from penstock.sim.microbatch.line import Line, Listener
@@ -33,8 +34,9 @@ from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.query import Point, QueryLostError, SimulatedQuery
 from penstock.sim.microbatch.recording import Event, Observer
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
-from penstock.streams.protocol import StreamLog
-from penstock.streams.tailing import Tailer, furthest_back
+from penstock.sim.microbatch.tailers import VirtualTailers
+from penstock.streams.protocol import StreamIndex, StreamLog
+from penstock.streams.tailing import NewSegments
 from penstock.testing import ManualClock
 from penstock.vocabulary.errors import InvalidInputError
 from penstock.vocabulary.moment import Moment
@@ -79,8 +81,7 @@ class VirtualCluster:
         self.held = 0
         """Questions that the control plane holds."""
         self._make: dict[str, MakeSource] = {}
-        self._tailers: dict[str, Tailer] = {}
-        """By the id of a stream."""
+        self.tailers = VirtualTailers(self.timer, self._found)
         self._listeners: dict[str, Listener] = {}
         """By reader, where its instructions go."""
         self._look_s, self._trim_s = self.timer() + LOOK_EVERY_S, self.timer() + EVERY_S
@@ -218,32 +219,28 @@ class VirtualCluster:
             query.next_s = self.timer()
 
     def _fetch(self, wanted: FetchRows) -> None:
-        """Rows that a shedder needs are there at once."""
-        values: FetchedValues | None = fetch_values(self._tailers[wanted.fetch.stream].log, wanted.fetch)
+        """Rows that a shedder needs are there at once, or too late if their stream is very slow."""
+        log = self.tailers.logs[wanted.fetch.stream]
+        values: FetchedValues | None = fetch_values(log, wanted.fetch)
+        if self.tailers.takes_s(log) > FETCH_S:
+            values = None
         self._carry_out(self.engine.handle(ev.Fetched(self.at(), wanted.query, wanted.fetch, values)))
 
     def follow(self, log: StreamLog, offset: Offset) -> None:
         """A reader needs the headers of a stream from an offset on."""
-        stream = log.ref.id
-        tailer = self._tailers.get(stream)
-        if tailer is None or tailer.log is not log:
-            tailer = self._tailers[stream] = Tailer(log)
         # the engine may have let go of headers that its other readers are past, or of all
-        others = [r.counted.end for r in self.engine.members.readers.values() if r.stream.id == stream]
-        if new := tailer.follow(furthest_back([offset.end, *others])):
-            self._carry_out(self.engine.handle(ev.RowsArrived(self.at(), stream, new)))
+        readers = self.engine.members.readers.values()
+        others = [reader.counted.end for reader in readers if reader.stream.id == log.ref.id]
+        self.tailers.follow(log, [offset.end, *others])
+
+    def _found(self, stream: str, new: list[NewSegments]) -> None:
+        """A tailer found new segments."""
+        self._carry_out(self.engine.handle(ev.RowsArrived(self.at(), stream, new)))
 
     def _look(self) -> None:
         """Tailers look for new rows."""
-        if self.silent:
-            return
-        for stream, tailer in list(self._tailers.items()):
-            try:
-                new = tailer.look()
-            except OSError:  # the log is gone: what is known of it holds
-                continue
-            if new:
-                self._carry_out(self.engine.handle(ev.RowsArrived(self.at(), stream, new)))
+        if not self.silent:
+            self.tailers.look()
 
     def expect(self, reader: str, listener: Listener | None) -> None:
         """Instructions for a reader go to a listener from now on, or to nobody."""
@@ -263,7 +260,7 @@ class VirtualCluster:
         """The query gets no more grants, as before it is stopped through the gate."""
         self.command(ev.Refuse(self._tokens(query), on))
 
-    def share(self, log: StreamLog, cls: str, tokens: Iterable[str] = ()) -> None:
+    def share(self, log: StreamIndex, cls: str, tokens: Iterable[str] = ()) -> None:
         """A query with these tokens writes a shared stream, which a class owns."""
         stream = log.ref.id
         self._shared[stream] = cls, tuple(tokens)
@@ -298,7 +295,7 @@ class VirtualCluster:
             self.hush()
             before = self.engine
             self.engine = Engine(config or before.config_now(), self.at(), tuning=self.tuning)
-            self._tailers.clear()
+            self.tailers.clear()
             self.silent = False
             self.command(ev.SetShedding(before.granting.on))
             self.command(ev.MarkWindowed(frozenset(self._windowed)))
@@ -320,7 +317,8 @@ class VirtualCluster:
         while True:
             live = [q for q in self.queries.values() if not q.stopped]
             due_s = math.inf if self.silent else max(self.engine.due_s(), self.timer())
-            at_s = min([self._look_s, due_s, *[q.next_s for q in live]])
+            found_s = math.inf if self.silent else self.tailers.due_s()
+            at_s = min([self._look_s, due_s, found_s, *[q.next_s for q in live]])
             if at_s > until_s:
                 self._advance(until_s)
                 return
@@ -340,6 +338,8 @@ class VirtualCluster:
     def _periodic(self, due_s: float) -> None:
         """What is due by itself: the engine, tailers, and now and then a trim."""
         now_s = self.timer()
+        if now_s >= self.tailers.due_s():
+            self._look()
         if now_s >= self._look_s:
             self._look_s += LOOK_EVERY_S
             if self.engine.questions.open and not self.engine.questions.blocked:
@@ -349,7 +349,7 @@ class VirtualCluster:
         if now_s >= self._trim_s:
             self._trim_s += EVERY_S
             if self.engine.config.trim and not self.silent:
-                trim(tailer.log for tailer in self._tailers.values())
+                trim(self.tailers.logs.values())
 
     def _resume(self, query: SimulatedQuery) -> None:
         self._hold(query, False)
@@ -383,5 +383,5 @@ class VirtualCluster:
             observer(Event(self.timer(), kind, reader, encoded))
 
 
-def _initial(reader: str, log: StreamLog) -> Offset:
+def _initial(reader: str, log: StreamIndex) -> Offset:
     return Offset.initial(reader, {p: log.start(p) for p in range(log.partitions)})

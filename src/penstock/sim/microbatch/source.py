@@ -19,7 +19,7 @@ from penstock.grants.sic import row_sic
 from penstock.host.client import ControlSilentError
 from penstock.sim.microbatch.line import Line, Pause, Waits
 from penstock.streams.marks import marks_at
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex
 from penstock.vocabulary.model import FloatArray
 
 PAUSE_S = 0.1
@@ -224,12 +224,12 @@ class GovernedSource:
         self.line.close()
 
 
-def ends_of(log: StreamLog) -> dict[int, int]:
+def ends_of(log: StreamIndex) -> dict[int, int]:
     """Where each partition of a log ends now."""
     return {p: log.end(p) for p in range(log.partitions)}
 
 
-def _arrivals(log: StreamLog, selections: list[Selection]) -> tuple[FloatArray, FloatArray]:
+def _arrivals(log: StreamIndex, selections: list[Selection]) -> tuple[FloatArray, FloatArray]:
     times, counts = [np.empty(0)], [np.empty(0)]
     for s in selections:
         if s.first.size:

@@ -24,6 +24,7 @@ from penstock.control.state.sharing import RUNNING
 from penstock.host.client import ControlClient, ControlSilentError
 from penstock.spark.driver.agent import Agent, ControlProcess, tokens_of
 from penstock.spark.driver.catalyst import check_version, sources_of
+from penstock.spark.driver.places import check_in_log, place_of
 from penstock.spark.driver.shared import check_shared
 from penstock.spark.driver.starting import await_question, start_in_turn, too_late, was_late
 from penstock.spark.idle import register_source
@@ -33,7 +34,6 @@ from penstock.spark.source.data_source import PenstockSource
 from penstock.spark.source.metadata import metadata_columns
 from penstock.spark.source.options import FORMAT_NAME, SourceOptions
 from penstock.streams.layout import Fsync, LogConfig
-from penstock.streams.opening import stream_exists, streams_in
 from penstock.streams.protocol import ORIGIN
 from penstock.streams.starting import Starting, check_starting
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError
@@ -103,7 +103,7 @@ class Flow:
         """A governed streaming DataFrame of a stream: use it like any other.
 
         Args:
-            name: The stream, a directory of the log.
+            name: The stream: a directory of the log, or a name in `streams` of the configuration.
             cls: The class of the query that reads the stream.
             metadata: `True` or names of `_arrival`, `_position`, `_seq`, `_sic`, `_weight` to add.
             query: The query's name in reports; by default the stream's name.
@@ -132,12 +132,13 @@ class Flow:
     ) -> DataFrame:
         self._check_class(cls)
         config = self.config.classes[cls]
-        stream = str(self._stream(name))
+        place = place_of(self.config, name)
+        stream = str(place.stream)
         with suppress(ControlSilentError):  # the source asks again when it joins the control plane
             self.request({"op": "reads", "stream": stream, "cls": cls})
         options = SourceOptions(
             stream=stream,
-            read_from=f"{self.config.read_from or self.config.log}/{name}",
+            read_from=place.read_from,
             query=query,
             cls=cls,
             address=self.address,
@@ -156,9 +157,10 @@ class Flow:
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
 
     def _read_changes(self, name: str, metadata: Sequence[str], query: str, starting: Starting) -> DataFrame:
+        place = place_of(self.config, name)
         options = SourceOptions(
-            stream=str(self._stream(name)),
-            read_from=f"{self.config.read_from or self.config.log}/{name}",
+            stream=str(place.stream),
+            read_from=place.read_from,
             query=query,
             address=self.address,
             metadata=metadata_columns(metadata),
@@ -167,17 +169,6 @@ class Flow:
             beside=f"{query}@{self.driver}",
         )
         return self.spark.readStream.format(FORMAT_NAME).option("penstock", options.to_option()).load()
-
-    def _stream(self, name: str) -> Path:
-        found = self.config.log / name
-        if not stream_exists(found):
-            known = [directory.name for directory in streams_in(self.config.log)]
-            if known:
-                raise UnknownNameError("a stream", name, known)
-            raise InvalidInputError(
-                f"stream {name} is in the log at {self.config.log}", "no stream there", "create it first"
-            )
-        return found
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Starts a query and waits until it has asked for rows, so that the next query can be started.
@@ -218,6 +209,7 @@ class Flow:
             config: Layout of the stream, if it is created.
             fsync: When appends reach the disk, see `log_sink`.
         """
+        check_in_log(self.config, name)
         missing = [column for column in ORIGIN if column not in result.columns]
         if missing:
             raise InvalidInputError(

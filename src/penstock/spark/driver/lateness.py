@@ -9,7 +9,7 @@ import numpy as np
 from penstock.grants.offset import Offset
 from penstock.grants.selection import Range, read_range, select
 from penstock.lanes.windows import NO_TIME, Times, event_times
-from penstock.streams.protocol import ARRIVAL, StreamLog
+from penstock.streams.protocol import ARRIVAL, StreamRows
 
 MOST_SEGMENTS = 64
 """Sample at most this many segments of a grant, evenly spaced, so that counting stays cheap."""
@@ -48,7 +48,7 @@ def lost_rows(times: Times, rule: LateRule, watermark_us: int) -> float:
     return float((late / np.maximum(windows, 1)).sum())
 
 
-def lost_of_grant(log: StreamLog, offset: Offset, rule: LateRule, watermark_us: int) -> float:
+def lost_of_grant(log: StreamRows, offset: Offset, rule: LateRule, watermark_us: int) -> float:
     """How many of a grant's admitted rows a watermark drops.
 
     Exact for up to `MOST_SEGMENTS` segments, else an estimate from that many segments. Rows that have been

@@ -15,7 +15,7 @@ from penstock.spark.source.metadata import coalesced, with_metadata
 from penstock.streams.descriptor import partition_label
 from penstock.streams.hashing import key_buckets
 from penstock.streams.opening import open_stream
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex, StreamRows
 from penstock.vocabulary.errors import PenstockError
 
 
@@ -50,7 +50,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece], pa.Array] | None:
+def _drawing(task: ReadTask, log: StreamIndex, partition: int) -> Callable[[Piece], pa.Array] | None:
     """Makes the column that says how rows were drawn; `None` if the query does not need it."""
     drawn = task.drawn
     if drawn is None:
@@ -64,7 +64,7 @@ def _drawing(task: ReadTask, log: StreamLog, partition: int) -> Callable[[Piece]
     return column
 
 
-def _pieces(log: StreamLog, plan: ShedPlan, part: Range) -> Iterator[Piece]:
+def _pieces(log: StreamRows, plan: ShedPlan, part: Range) -> Iterator[Piece]:
     """The kept rows of a range; an error names the stream, the partition and the position."""
     at = part.first
     try:

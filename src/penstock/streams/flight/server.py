@@ -29,7 +29,7 @@ from penstock.streams.flight.tokens import forget_token, mint_token
 from penstock.streams.flight.wire import decode, encode, encode_error, encode_headers
 from penstock.streams.layout import Fsync, FsyncPolicy
 from penstock.streams.opening import load_stream, open_writer, streams_in
-from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, StreamLog
+from penstock.streams.protocol import ARRIVAL, POSITION, AppendKey, StreamIndex, StreamLog
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnknownNameError, UnmetError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -282,17 +282,18 @@ def _writable(log: StreamLog) -> EmbeddedLog:
         raise InvalidInputError(
             "rows are appended to an embedded stream",
             f"an append to {log.name}",
-            "a paced stream is written beforehand",
+            "append where its rows are kept; a paced stream is written beforehand",
         )
     return log
 
 
-def _info(log: StreamLog) -> fl.FlightInfo:
-    rows = sum(log.end(p) - log.start(p) for p in range(log.partitions))
+def _info(log: StreamIndex) -> fl.FlightInfo:
+    # Flight's -1: with gaps nobody knows how many rows there are
+    rows = sum(log.end(p) - log.start(p) for p in range(log.partitions)) if log.dense else -1
     return fl.FlightInfo(log.schema, fl.FlightDescriptor.for_path(log.name), [], rows, -1)
 
 
-def _about(log: StreamLog) -> bytes:
+def _about(log: StreamIndex) -> bytes:
     return encode(
         partitions=log.partitions,
         key_column=log.key_column,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.streams.columns import Rows, to_batch
 from penstock.streams.descriptor import check_partition
 from penstock.streams.hashing import key_buckets
-from penstock.streams.protocol import AppendKey, WritableLog
+from penstock.streams.protocol import AppendKey, StreamWriter
 from penstock.vocabulary.errors import InvalidInputError, PenstockError, UnmetError, require_positive
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Producer:
 
     def __init__(
         self,
-        log: WritableLog,
+        log: StreamWriter,
         partition: int | None = None,
         batch_rows: int = 4096,
         linger_s: float = 0.05,

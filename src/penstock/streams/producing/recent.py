@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.streams.protocol import StreamLog
+from penstock.streams.protocol import StreamIndex, StreamRows
 
 RATE_OVER_S = 60.0
 """The rate is taken over this time before a stream's last row."""
 
 
-def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
+def last_rows(log: StreamRows, rows: int) -> pa.RecordBatch:
     """About `rows` of a stream's last rows, in whole segments, with the user's columns alone."""
     found = [pa.RecordBatch.from_pylist([], schema=log.user_schema)]
     for p in range(log.partitions):
@@ -22,7 +22,7 @@ def last_rows(log: StreamLog, rows: int) -> pa.RecordBatch:
     return pa.concat_batches(found)
 
 
-def rate_per_s(log: StreamLog) -> float:
+def rate_per_s(log: StreamIndex) -> float:
     """Rows a second, summed over partitions, in the minute before each partition's own last row."""
     total = 0.0
     for p in range(log.partitions):

@@ -43,6 +43,7 @@ class Schedule:
 
     @property
     def total_rows(self) -> int:
+        """Rows of all segments."""
         return int(self.rows.sum())
 
     @property

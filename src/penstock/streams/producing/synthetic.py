@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.streams.columns import check_event_time, with_event_time
-from penstock.streams.protocol import WritableLog
+from penstock.streams.protocol import StreamWriter
 from penstock.vocabulary.errors import InvalidInputError, require_positive
 from penstock.vocabulary.mixing import STEP, mixed
 
@@ -43,7 +43,7 @@ class Played:
 
 
 def play(
-    log: WritableLog,
+    log: StreamWriter,
     arrival_s: npt.ArrayLike,
     make_rows: MakeRows,
     partition: int = 0,
@@ -79,7 +79,7 @@ def play(
         )
     require_positive("speed", speed, "1.0 keeps the recorded times")
     require_positive("batch_s", batch_s, "seconds, for example 0.02")
-    check_event_time(log.user_schema, event_time)
+    check_event_time(log.append_schema, event_time)
     due_s = wanted / speed
     began_s, done, late_s, stopped = clock(), 0, [0.0], False
     while done < due_s.size:
