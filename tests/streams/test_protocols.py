@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.control.backlog.row_values import Fetch, Look, fetch_values
+from penstock.control.backlog.row_values import Fetch, Look
 from penstock.grants.journal import Entry
 from penstock.grants.offset import Books, Offset
 from penstock.grants.plans import SCALE, SamplePlan, UtilityPlan
 from penstock.grants.selection import fitted_plan, grant_books, read_range, select, split_among_tasks
 from penstock.grants.sic import row_sic
+from penstock.host.fetching import fetch_values
 from penstock.lanes.lane import check_rows, shed_rows
 from penstock.streams.embedded.log import EmbeddedLog
 from penstock.streams.layout import LogConfig
