@@ -50,7 +50,7 @@ def learned_query(cls: str, key: str = "", known: bool = True) -> Query:
     query = Query(Joining(key, key, cls), readers={"r": reader_of(key, "s")})
     for i in range(8 if known else 0):
         rows = 1000 * 4 ** min(i, 4)
-        query.cost.learn(rows, 0.2 + rows * 20e-6)
+        query.costs.model.learn(rows, 0.2 + rows * 20e-6)
     return query
 
 

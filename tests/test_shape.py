@@ -28,6 +28,7 @@ FROM_OUTSIDE = {
     "math",
     "numpy",
     "numpy.typing",
+    "statistics",
     "typing",
 }
 """Modules that the control plane may import from outside of Penstock. With none of them it can look at a

@@ -281,8 +281,8 @@ def gold(**changed: object) -> dict[str, object]:
             "classes.gold.poison_after must be at least 1; got: 0; hint: set a grant aside",
         ),
         (gold(min_keep_fraction=1.5), "classes.gold.min_keep_fraction must be at most 1; got: 1.5"),
-        ({**GOOD, "slots": 0}, "slots must be at least 1; got: 0"),
-        ({**GOOD, "slots": 1.5}, "slots must be a whole number; got: 1.5"),
+        ({**GOOD, "slots": 0}, "slots must be auto, or at least 1; got: 0"),
+        ({**GOOD, "slots": 1.5}, "slots must be auto or a whole number; got: 1.5"),
         ({**GOOD, "seed": -1}, "seed must be at least 0; got: -1"),
         (
             {**GOOD, "fail_open_after": "0s"},

@@ -133,7 +133,7 @@ def test_a_grant_that_spark_never_logged_counts_for_nothing(desk: Desk) -> None:
     assert desk.plan("a", again)
     assert desk.rows() == {"offered": 5000, "admitted": FIRST_ROWS, "shed": 0, "waiting": 4000}
     query = desk.queries["a"]
-    assert (query.turn.batches, query.cost.state.seen) == (0, 0), "nothing was learned from it"
+    assert (query.turn.batches, query.costs.model.state.seen) == (0, 0), "nothing was learned from it"
 
 
 def test_a_grant_counts_when_a_later_start_shows_it_though_nobody_said_it_was_planned(desk: Desk) -> None:
@@ -167,7 +167,7 @@ def test_a_batch_that_spark_runs_again_takes_a_slot_first_and_is_not_learned_fro
     assert desk.planned("b", replayed, 700), "said twice it counts once"
     desk.pass_s(5.0)
     desk.put("b", replayed)
-    assert desk.queries["b"].cost.state.seen == 0
+    assert desk.queries["b"].costs.model.state.seen == 0
     assert desk.queries["b"].turn.batches == 1
     assert desk.found()["queries"]["b"]["admitted"] == 700
 
@@ -220,7 +220,7 @@ def test_the_readers_of_a_query_get_one_cut_and_the_second_is_answered_at_once(d
     desk.pass_s(0.2)
     assert desk.ask("l") is not None, "the leader's next question ends the batch of both"
     assert desk.queries["join"].turn.batches == 1
-    assert desk.queries["join"].cost.state.seen == 1
+    assert desk.queries["join"].costs.model.state.seen == 1
 
 
 def arrival(log: EmbeddedLog, partition: int, position: int) -> int:

@@ -103,7 +103,7 @@ def test_a_query_that_is_still_learning_is_not_remembered(tmp_path: Path) -> Non
     joined(first, "a").costs = learned(batches=2)
     write_costs(tmp_path / "costs.json", costs_text(first.costs()))
     after = joined(engine(tmp_path, read_costs(tmp_path / "costs.json")), "a")
-    assert after.cost.state.seen == 0
+    assert after.costs.model.state.seen == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.queries import asks, learned_query, seen_at, waits
 
 from penstock.config.flow import load_flow_config
 from penstock.control.core.engine import Engine
-from penstock.control.core.leases import LeaseBook
+from penstock.control.core.leases import Early, LeaseBook, early
 from penstock.control.schedule.overlap import LastStages
 from penstock.control.schedule.scheduler import Scheduler, Verdict
 from penstock.control.schedule.shares import Redistribution
@@ -60,12 +60,12 @@ class Stage:
     def granted_at(self, moment_s: float) -> bool:
         """Whether the second has its turn so much later; it is then begun."""
         self.timer.advance(moment_s)
-        now_s, held = self.timer(), self.leases.held
-        ending = self.leases.ending(self.second.cost.fixed_s, now_s)
-        if not self.leases.is_free(ending, now_s):
+        now_s, held, own = self.timer(), self.leases.held, early(self.second.cost)
+        ending = self.leases.ending(own, now_s)
+        if not self.leases.is_free("", own, ending, now_s):
             return False
-        returning = [q for q in ending if len(held) >= self.leases.slots and not q.flags.refused]
-        verdict = self.scheduler.hold_contest(self.seen(), ending, returning)
+        charged, returning = self.leases.charged(ending), self.leases.returning(ending)
+        verdict = self.scheduler.hold_contest(self.seen(), charged, returning, ending)
         if verdict.winner is not self.second:
             return False
         self.scheduler.begin(verdict, {q.cls for q in held.values() if q not in ending}, ending)
@@ -83,13 +83,13 @@ def test_the_next_batch_is_granted_before_the_one_that_runs_ends_and_not_much_be
 
 def test_a_batch_that_runs_says_when_the_next_one_may_begin() -> None:
     stage = Stage(EQUAL)
-    fixed_s = stage.second.cost.fixed_s
-    frees_s = stage.leases.frees_in_s(fixed_s, stage.timer())
-    assert frees_s == pytest.approx(stage.ends_s - TUNING.guessed_overlap_fixed * fixed_s)
+    own = early(stage.second.cost)
+    frees_s = stage.leases.frees_in_s(own, stage.timer())
+    assert frees_s == pytest.approx(stage.ends_s - TUNING.guessed_overlap_fixed * own.fixed_s)
     assert not stage.granted_at(frees_s - 1e-6)
     assert stage.granted_at(2e-6)
-    assert stage.leases.frees_in_s(fixed_s, stage.timer()) == math.inf, "it has been free since then"
-    assert stage.leases.frees_in_s(0.0, 0.0) == math.inf, "beside what is not known nothing begins early"
+    assert stage.leases.frees_in_s(own, stage.timer()) == math.inf, "it has been free since then"
+    assert stage.leases.frees_in_s(Early(), 0.0) == math.inf, "beside what is not known nothing begins early"
 
 
 def told(jobs: int = 1, tail_s: float = 0.05, slots: int = 1) -> Stage:
@@ -306,7 +306,7 @@ class Three:
         """What comes of a contest then."""
         self.timer.advance(moment_s - self.timer())
         at = Moment(self.timer(), self.timer())
-        return self.scheduler.hold_contest(seen_at(self.queries.values(), self.traits, at), [], [])
+        return self.scheduler.hold_contest(seen_at(self.queries.values(), self.traits, at), [], [], [])
 
     def granted_at(self, moment_s: float) -> bool:
         """Whether the first query of the high class has its turn then."""
@@ -361,7 +361,7 @@ def alone(**flags: bool) -> tuple[Query, Scheduler]:
 def wants_in_s(one: Query, at: Scheduler, now_s: float) -> float:
     """In how many seconds a query wants a turn that is alone; 0 if it has won one."""
     traits, now = [ClassTraits("high", 1.0, TARGET_S)], Moment(now_s, now_s)
-    verdict = at.hold_contest(seen_at([one], traits, now), [], [])
+    verdict = at.hold_contest(seen_at([one], traits, now), [], [], [])
     assert verdict.winner in (None, one)
     return verdict.again_s if verdict.winner is None else 0.0
 

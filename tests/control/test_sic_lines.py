@@ -79,7 +79,7 @@ def test_a_batch_that_is_run_again_after_a_crash_has_a_line(virtual: Lab) -> Non
     assert (line["key"], line["grants"], line["batch"]) == ("q", {"q": 5}, 4)
     assert (line["rows"], line["dropped_by_watermark"]) == (700, 100.0)
     assert line["sic_batch"] == line["sic"] == pytest.approx(0.6)
-    assert cluster.engine.members.queries["q"].cost.state.seen == 0, "and is not learned from"
+    assert cluster.engine.members.queries["q"].costs.model.state.seen == 0, "and is not learned from"
 
 
 def test_a_report_that_comes_batches_later_amends_the_line_of_its_own_batch(virtual: Lab) -> None:

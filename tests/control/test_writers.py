@@ -144,7 +144,7 @@ def test_the_writer_of_a_part_is_the_one_that_its_docstring_names() -> None:
         "query": {"core/members.py", "state/query.py"},
         "question": {"core/questions.py"},
         "reader": {"core/engine.py"},
-        "results": {"core/ledger.py"},
+        "results": {"measure/ledger.py"},
         "shedding": {"core/granting.py"},
         "turn": {"core/leases.py", "state/query.py"},
     }

@@ -21,6 +21,7 @@ from penstock.grants.selection import (
     Piece,
     Range,
     _count_by_position,
+    divided,
     fitted_plan,
     grant_books,
     read_range,
@@ -115,12 +116,16 @@ any_grant = settings(max_examples=tries(25, 150), suppress_health_check=[HealthC
 
 
 @any_grant
-@given(data=st.data(), tasks=st.integers(1, 7), least_rows=st.integers(1, 200))
+@given(data=st.data(), tasks=st.integers(1, 7), least_rows=st.integers(1, 200), piece=st.integers(0, 60))
 def test_every_kept_row_is_read_once_and_the_counts_said_so_beforehand(
-    log: EmbeddedLog, data: st.DataObject, tasks: int, least_rows: int
+    log: EmbeddedLog, data: st.DataObject, tasks: int, least_rows: int, piece: int
 ) -> None:
     offset = data.draw(grants(log))
     selections = select(log, offset)
+    if piece:  # tasks may read a part of a segment
+        selections = divided(log, offset.plan, selections, piece)
+        if offset.plan.needs == "places" and offset.plan.keeps_whole_segments:
+            assert all(int(s.kept.max(initial=0)) <= piece for s in selections)
     books = grant_books(log, offset, selections)
     before = offset.books.admitted - books.admitted
     shares = split_among_tasks(selections, before, tasks, least_rows)

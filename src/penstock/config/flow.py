@@ -251,6 +251,19 @@ class CapacityConfig(Part):
 FlowT = TypeVar("FlowT", bound="Governing")
 
 
+def _slots(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refused("must be auto or a whole number", repr(value), "auto runs as many as the cores can use")
+    if value < 1:
+        raise refused("must be auto, or at least 1", value, "auto runs as many as the cores can use")
+    return value
+
+
+Slots = Annotated[int | Literal["auto"], BeforeValidator(_slots)]
+
+
 class Governing(Part):
     """What flows and pipelines share: classes, their control plane, where the log lies."""
 
@@ -261,7 +274,9 @@ class Governing(Part):
     )
     classes: Classes = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
     capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
-    slots: int = Field(1, ge=1, description="micro-batches that may run at once, 1 or more")
+    slots: Slots = Field(
+        1, description="micro-batches that may run at once: a number, or auto for what the cores can use"
+    )
     dry_run: bool = Field(False, description="true decides and logs but sheds nothing, in all classes")
     address: str | None = Field(None, description="unix:///path of a shared control plane; none starts one")
     fail_open_after_s: Seconds = Field(
@@ -297,6 +312,11 @@ class Governing(Part):
     def query_classes(self) -> dict[str, QueryClass]:
         """The classes as the control plane knows them."""
         return {name: config.query_class(name) for name, config in self.classes.items()}
+
+    @property
+    def most_slots(self) -> int | None:
+        """How many micro-batches may run at once; `None`: as many as the cores can use."""
+        return None if self.slots == "auto" else self.slots
 
     @property
     def record_bytes(self) -> int | None:

@@ -25,6 +25,9 @@ class Tuning:
     # -- how long turns are -----------------------------------------------------------------------
     slack_fraction: float = 0.05
     """Part of the target that turns leave free for the error of the cost model."""
+    least_left: float = 0.1
+    """At least this part of a target is left for turns. If the part of a batch without tasks is nearly as
+    long as the target, the target cannot be met, and a turn must have a length all the same."""
     full_at: float = 0.8
     """If other queries need the time, a query's batches follow each other after this part of its target. If
     they followed after the whole target, a row that just missed a batch would be late by its own batch."""
@@ -100,6 +103,17 @@ class Tuning:
     long again, or longer.)"""
     tail_memory_batches: float = 3.0
     """The learned part of a batch that its last stage takes is mostly forgotten after this many batches."""
+
+    # -- batches that run beside each other on cores -----------------------------------------------
+    task_s: float = 0.05
+    """A read task is worth its start if it has this much work."""
+    queue_s: float = 0.05
+    """Tasks of a batch may wait this long for a core. If they came just when cores are expected to be free,
+    cores would be idle whenever a batch is planned a little later than usual."""
+    learning_s: float = 0.25
+    """Machine seconds of a batch at most while the cost of its rows is being learned."""
+    unknown_core_s: float = 0.5
+    """Core seconds that a batch counts for whose cost is not known yet."""
 
     # -- how large a grant is ---------------------------------------------------------------------
     first_rows: int = 1000

@@ -175,6 +175,39 @@ class Range:
     seq: int
 
 
+def divided(log: StreamRows, plan: ShedPlan, selections: Sequence[Selection], rows: int) -> list[Selection]:
+    """The same rows in pieces of about so many: rows may cost milliseconds, and a segment thousands of them.
+
+    Segments stay whole where only the values of rows tell which of them are kept.
+
+    Args:
+        log: The log.
+        plan: Of the grant.
+        selections: Result of `select`.
+        rows: Kept rows of a piece.
+    """
+    if plan.needs != "places":
+        return list(selections)
+    found = []
+    for s in selections:
+        pieces = np.maximum(1, np.minimum(-(-s.kept // max(1, rows)), s.end - s.first))
+        if int(pieces.max(initial=1)) == 1:
+            found.append(s)
+            continue
+        at = np.repeat(np.arange(pieces.size), pieces)
+        number = np.arange(at.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        length = (s.end - s.first)[at]
+        firsts = s.first[at] + number * length // pieces[at]
+        ends = s.first[at] + (number + 1) * length // pieces[at]
+        kept = (
+            ends - firsts
+            if plan.keeps_whole_segments
+            else _count_by_position(log, plan, s.partition, firsts, ends)
+        )
+        found.append(Selection(s.partition, firsts, ends, kept))
+    return found
+
+
 def split_among_tasks(
     selections: Sequence[Selection], admitted_before: int, tasks: int, least_rows: int
 ) -> list[list[Range]]:

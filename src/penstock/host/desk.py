@@ -73,7 +73,8 @@ class Question:
             case Refused():
                 raise self.answer.error
             case MayProceed():
-                return {"go": True}
+                tasks = self.answer.tasks
+                return {"go": True} if tasks is None else {"go": True, "tasks": tasks}
             case NothingYet() if self.all:
                 # under AvailableNow a reader waits for its turn only if its question can open a grant
                 return {"wait": True, "leads": self.answer.leads}
@@ -179,6 +180,13 @@ class Desk:
                 return {"granted": engine.has_new_grant(message.query)}
             case wire.LastStage():
                 self.handle(ev.LastStageStarted(at, message.tokens, message.batch))
+            case wire.Job():
+                ready_ago_s = max(0.0, message.ready_ago_s)
+                self.handle(
+                    ev.JobEnded(at, message.tokens, message.batch, message.tasks, message.core_s, ready_ago_s)
+                )
+            case wire.Cores():
+                self.handle(ev.CoresChanged(at, message.driver, message.cores))
             case wire.Dropped():
                 rows = {(reader, grant): count for reader, grant, count in message.rows}
                 self.handle(ev.BatchReported(at, message.batch, rows))

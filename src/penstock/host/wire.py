@@ -133,6 +133,25 @@ class LastStage(Message):
     batch: int | None = None
 
 
+class Job(Message):
+    """A job of a batch has ended, with all its tasks; see `JobEnded`."""
+
+    op: Literal["job"]
+    tokens: Names
+    batch: int | None = None
+    tasks: int
+    core_s: float
+    ready_ago_s: float
+
+
+class Cores(Message):
+    """A Spark application has so many cores from now on; none: it has ended."""
+
+    op: Literal["cores"]
+    driver: Text
+    cores: int | None = None
+
+
 class Dropped(Message):
     """Which grants a batch had, and how many rows of each Spark's watermark dropped."""
 
@@ -287,6 +306,8 @@ AnyMessage = Annotated[
     | Planned
     | Granted
     | LastStage
+    | Job
+    | Cores
     | Dropped
     | Ping
     | AskPlan

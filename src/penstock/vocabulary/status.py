@@ -208,7 +208,7 @@ class Status:
     Attributes:
         now_s: Time of the control plane's clock.
         up_s: How long the control plane has been running.
-        slots: Number of batches that may run at once.
+        slots: Number of batches that may run at once, or `auto`.
         shedding: Whether rows may be shed at all (the kill switch).
         classes: Classes by name.
         removed: Classes that were removed while the control plane ran, as they were then.
@@ -217,7 +217,7 @@ class Status:
 
     now_s: float
     up_s: float
-    slots: int
+    slots: int | str
     shedding: bool
     classes: Mapping[str, ClassStatus]
     removed: Mapping[str, ClassStatus] = field(default_factory=dict)

@@ -105,23 +105,26 @@ class Classes(Mapping[str, GovernedClass]):
 
     # -- time -----------------------------------------------------------------------------------
 
-    def pass_time(self, at: Moment, held: Collection[Query]) -> None:
+    def pass_time(self, at: Moment, held: Collection[Query], had_s: Mapping[str, float] | None) -> None:
         """Books the time since the last event: in which classes batches ran, and in which rows waited.
 
         Args:
             at: The present time.
             held: Queries whose batch ran.
+            had_s: By query, the machine seconds that its batch had; `None`: each batch had all the time.
         """
         passed_s, self._last_s = at.timer_s - self._last_s, at.timer_s
         if passed_s <= 0.0:
             return
-        self.scheduler.pass_time(len(held), passed_s)
-        running = [query.cls for query in held]
-        for name, governed in self.items():
-            batches = running.count(name)
-            if batches or name in self._waiting:
-                governed.plant.period.busy_s += passed_s
-            governed.plant.period.work_s += passed_s * batches
+        if had_s is None:
+            self.scheduler.pass_time(len(held), passed_s)
+        running = {query.cls for query in held}
+        for name in running | self._waiting:
+            if name in self._governed:
+                self[name].plant.period.busy_s += passed_s
+        for query in held:
+            work_s = passed_s if had_s is None else had_s.get(query.key, 0.0)
+            self[query.cls].plant.period.work_s += work_s
 
     def saw(self, seen: Snapshot) -> None:
         """Notes for which classes rows waited at a look at all queries."""

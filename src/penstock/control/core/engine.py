@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from penstock.config.flow import FlowConfig
 from penstock.control.backlog.backlog import Backlog
 from penstock.control.backlog.row_values import RowsNeededError
-from penstock.control.core import commands
+from penstock.control.core import commands, driver_reports
 from penstock.control.core import events as ev
 from penstock.control.core.classes import Classes
 from penstock.control.core.feasibility import FeasibilityReport, FeasibilityWatch, feasibility
@@ -28,12 +28,12 @@ from penstock.control.core.instructions import (
     Recorded,
     Refused,
 )
-from penstock.control.core.leases import LeaseBook
-from penstock.control.core.ledger import Ledger
+from penstock.control.core.leases import Early, LeaseBook, early
 from penstock.control.core.members import Members
 from penstock.control.core.questions import Questions
 from penstock.control.core.status import Readings, status
 from penstock.control.decide.decider import Decider
+from penstock.control.measure.ledger import Ledger
 from penstock.control.measure.sic import SicLedger
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.scheduler import Scheduler, Verdict
@@ -75,7 +75,7 @@ class Engine(Readings):
         self.ledger = Ledger(SicLedger(config.stw_s), tuning)
         paths = Paths(self.members.queries, self.ledger.sic.writers)
         self.table = QueryTable(paths, tuning)
-        self.leases = LeaseBook(config.slots, self.scheduler.turns, tuning)
+        self.leases = LeaseBook(config.most_slots, self.scheduler.turns, tuning)
         self.granting = Granting(
             config,
             Decider(paths, guard, tuning),
@@ -101,7 +101,8 @@ class Engine(Readings):
         Raises:
             InvalidInputError: Somebody wants what a rule forbids; nothing was changed.
         """
-        self.classes.pass_time(event.at, self.leases.held.values())
+        had_s = self.leases.pass_time(event.at.timer_s) if self.leases.machines else None
+        self.classes.pass_time(event.at, self.leases.held.values(), had_s)
         if self.leases.stop_preferring(event.at.timer_s):
             self.questions.changed()
         match event:
@@ -119,10 +120,8 @@ class Engine(Readings):
                     return self.out.take()
             case ev.QuestionEnded():
                 self._question_ended(event)
-            case ev.LastStageStarted():
-                self._last_stage(event)
-            case ev.BatchReported():
-                self._reported(event)
+            case ev.LastStageStarted() | ev.JobEnded() | ev.CoresChanged() | ev.BatchReported():
+                driver_reports.take_in(self, event)
             case ev.Fetched():
                 self._fetched(event)
             case ev.ReaderExpected():
@@ -161,10 +160,12 @@ class Engine(Readings):
         others = [] if query is None else [reader.stream for reader in query.readers.values()]
         check_stream(governed.config, stream, others)
         reader = self.members.join(event)
+        query = self.members.queries[who.query]
+        query.costs.run_on(self.leases.cores_for(query))
         self.ledger.sic.joined(reader.token, who.query)
         self.ledger.sic.reads(who.query, reader.id, stream.id)
         self.table.everything_changed()
-        self._refresh(self.members.queries[who.query], event.at)
+        self._refresh(query, event.at)
         self.questions.changed()
 
     def _left(self, event: ev.ConnectionEnded) -> None:
@@ -194,7 +195,7 @@ class Engine(Readings):
         self.table.everything_changed()
         self._keep_tails()
         self.questions.changed()
-        self._retry_plans(event.at)
+        self.retry_plans(event.at)
 
     def forget(self, query: Query) -> None:
         """Lets go of all that is kept of a query but its rows."""
@@ -253,7 +254,7 @@ class Engine(Readings):
         reader.offset = reader.counted = event.start
         reader.questions += 1
         if outcome is not None:
-            self._retry_plans(at)
+            self.retry_plans(at)
 
     def _finished(self, event: ev.ReaderFinished) -> None:
         """A reader under AvailableNow is at its end: another of its query's readers opens the next grants."""
@@ -298,12 +299,13 @@ class Engine(Readings):
             return
         lease.let_go(now_s)
         self.ledger.planned(self.classes[query.cls].plant, query, lease, event)
+        self.leases.plan(query, now_s)
         reader.offset = reader.counted = event.offset
         if event.offset.tick:
             query.turn.close_windows()
-        self.out.add(MayProceed(event.reader))
+        self.out.add(MayProceed(event.reader, self.leases.tasks(query, event.reader, event.admitted)))
 
-    def _retry_plans(self, at: Moment) -> None:
+    def retry_plans(self, at: Moment) -> None:
         """Batches that could not begin may be able to now."""
         plans, self.leases.plans = self.leases.plans, {}
         for event in plans.values():
@@ -312,47 +314,28 @@ class Engine(Readings):
                     ev.BatchPlanned(at, event.reader, event.offset, event.admitted, event.set_aside)
                 )
 
-    def _last_stage(self, event: ev.LastStageStarted) -> None:
-        """A batch has started its last stage; queries made from one DataFrame cannot be told apart."""
-        queries = self.members.with_tokens(event.tokens)
-        if len(queries) == 1 and queries[0].lease is not None:
-            queries[0].lease.start_last_stage(event.at.timer_s, event.batch)
-            self.questions.changed()
-            self._retry_plans(event.at)
-
-    def _reported(self, event: ev.BatchReported) -> None:
-        """Spark has reported on a batch; where its watermark dropped admitted rows as late, SIC falls."""
-        query = self.members.known_by({reader for reader, _ in event.dropped})
-        if query is None:
-            return
-        there = {
-            key: count if key[0] in self.members.readers else 0.0 for key, count in event.dropped.items()
-        }
-        line = self.ledger.reported(query, event.batch, there, event.at.timer_s)
-        if line is not None:
-            self.out.add(Recorded(line))
-
     # -- whose turn it is -----------------------------------------------------------------------
 
     def _grant_next(self, at: Moment) -> None:
         """Holds a contest, if there is something to win, and grants to the winner if its question is open."""
         now_s, leases, questions = at.timer_s, self.leases, self.questions
-        if not leases.is_free(leases.ending(questions.most_fixed_s, now_s), now_s):
-            questions.block(now_s, leases.frees_in_s(questions.most_fixed_s, now_s))
+        earliest = questions.earliest
+        if not leases.is_free(None, earliest, leases.ending(earliest, now_s), now_s):
+            questions.block(now_s, leases.frees_in_s(earliest, now_s))
             return
         seen = self.look(at)
-        ending = leases.ending(questions.most_fixed_s, now_s)
-        returning = ending if len(leases.held) >= leases.slots else []
-        verdict = self.scheduler.hold_contest(seen, ending, [q for q in returning if not q.flags.refused])
+        ending = leases.ending(questions.earliest, now_s)
+        verdict = self.scheduler.hold_contest(seen, leases.charged(ending), leases.returning(ending), ending)
         questions.judged(verdict)
         winner = verdict.winner
         if winner is None or winner.question.open is None:
             return
-        own = leases.ending(winner.cost.fixed_s, now_s)
-        if leases.is_free(own, now_s):
-            self._grant(verdict, own, at)
+        own = early(winner.cost)
+        ending = leases.ending(own, now_s)
+        if leases.is_free(winner.identity.driver, own, ending, now_s):
+            self._grant(verdict, ending, at)
         else:
-            questions.block(now_s, leases.frees_in_s(winner.cost.fixed_s, now_s))
+            questions.block(now_s, leases.frees_in_s(own, now_s))
 
     def look(self, at: Moment) -> Snapshot:
         """All queries as they are now; rows that arrived since the last look are booked as offered."""
@@ -361,8 +344,10 @@ class Engine(Readings):
             self.table.begin_anew(there, self.classes)
         for query in self.table.stale(at.wall_s):
             self._count_new(query, at)
-        seen = self.table.look(self.classes.traits(), at)
-        self.questions.most_fixed_s = float(seen.fixed_s.max(initial=0.0))
+        seen = self.table.look(self.classes.traits(), at, self.leases.rests_s(at.timer_s))
+        self.questions.earliest = Early(
+            float(seen.fixed_s.max(initial=0.0)), float(seen.before_s.max(initial=0.0))
+        )
         self.classes.saw(seen)
         return seen
 
@@ -382,7 +367,7 @@ class Engine(Readings):
         query = verdict.winner
         assert query is not None
         busy = {q.cls for q in self.leases.held.values() if q not in ending}
-        spare = self.scheduler.begin(verdict, busy, ending)
+        spare = self.scheduler.begin(verdict, busy, self.leases.charged(ending))
         self.leases.reserve(query)
         self.table.changed(query.key)
         self.questions.changed()
@@ -391,7 +376,9 @@ class Engine(Readings):
             self._issue(query, tick_terms(query.backlog.waiting, at), at)
             return
         governed, mine = self.classes[query.cls], self.members.of_class(query.cls)
-        self._finish(self.granting.begin(governed, mine, query, verdict.schedule, spare), at, may_fetch=True)
+        queue_s = self.leases.queue_s(query, at.timer_s)
+        pending = self.granting.begin(governed, mine, query, verdict.schedule, spare, queue_s)
+        self._finish(pending, at, may_fetch=True)
 
     def _finish(self, pending: PendingGrant, at: Moment, may_fetch: bool) -> None:
         """Ends what `_grant` began; where a shedder must know rows first, when these are there."""

@@ -129,6 +129,38 @@ class LastStageStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnded(Event):
+    """A job of a batch has ended, with all its tasks.
+
+    Attributes:
+        tokens: Of the readers of its query.
+        batch: Spark's number of the batch.
+        tasks: How many tasks the job had.
+        core_s: Seconds of these tasks, each counted once: retries and speculative copies do not add to it.
+        ready_ago_s: How long ago the first of them could begin, whether or not a core was free.
+    """
+
+    tokens: frozenset[str]
+    batch: int | None
+    tasks: int
+    core_s: float
+    ready_ago_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoresChanged(Event):
+    """A Spark application has so many cores from now on.
+
+    Attributes:
+        driver: Which application.
+        cores: Cores of all its executors; 0 while there is none; `None` if the application has ended.
+    """
+
+    driver: str
+    cores: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReported(Event):
     """Spark has reported on a micro-batch.
 

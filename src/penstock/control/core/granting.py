@@ -10,7 +10,7 @@ from penstock.config.flow import FlowConfig
 from penstock.control.backlog.row_values import FetchedValues, RowsNeededError
 from penstock.control.backlog.waiting import Waiting, cut
 from penstock.control.core.instructions import Outbox, Recorded
-from penstock.control.decide.decider import Decider, timing
+from penstock.control.decide.decider import Decider, full_s
 from penstock.control.measure.delays import arrivals
 from penstock.control.measure.lines import ShedLine
 from penstock.control.schedule.scheduler import TurnSchedule
@@ -83,6 +83,7 @@ class Granting:
         query: Query,
         schedule: TurnSchedule,
         spare: bool,
+        queue_s: float = 0.0,
     ) -> PendingGrant:
         """Begins a grant: asks the class's manager which of a query's waiting rows it admits.
 
@@ -92,9 +93,10 @@ class Granting:
             query: The query that has the turn.
             schedule: The lengths of all turns.
             spare: Whether no other class wanted the turn.
+            queue_s: How long the tasks of its batch are expected to wait for cores.
         """
         turn = schedule.turn(query)
-        admission = self.decider.admit(governed, queries, query, schedule, turn, self.on)
+        admission = self.decider.admit(governed, queries, query, schedule, turn, self.on, queue_s)
         return PendingGrant(query, schedule, turn, admission, query.backlog.waiting, spare)
 
     def finish(
@@ -225,12 +227,17 @@ class Granting:
 def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
     """Returns the most rows that a query's next batch may have.
 
-    These are the rows that fit into the turn, once the query's cost is known, but at most `most_rows`.
+    These are the rows that fit into the turn, once the query's cost is known, but at most `most_rows`. Rows
+    may cost milliseconds. While their cost is being learned, a batch must therefore not keep the machine for
+    long. Still the first rows are always allowed: nearly all the time of a small batch is not that of its
+    rows.
     """
-    most, known = most_rows(query, tuning), timing(query, turn, tuning)
-    if query.cost.warming or known is None:
+    most, cost = most_rows(query, tuning), query.cost
+    if cost.ready and not cost.warming and cost.row_s > 0.0:
+        return min(most, max(1.0, cost.rows_in(full_s(cost, turn, tuning))))
+    if not cost.most_row_s:
         return most
-    return min(most, max(1.0, query.cost.rows_in(known.length_s)))
+    return min(most, max(tuning.first_rows, tuning.learning_s / cost.most_row_s))
 
 
 def most_rows(query: Query, tuning: Tuning = TUNING) -> float:

@@ -40,9 +40,15 @@ class NothingYet(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class MayProceed(Instruction):
-    """Lets the tasks of a reader's planned batch start."""
+    """Lets the tasks of a reader's planned batch start.
+
+    Attributes:
+        reader: The reader.
+        tasks: Number of tasks that the reader's rows are worth; `None` if that is not known.
+    """
 
     reader: str
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

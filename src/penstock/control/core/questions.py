@@ -7,6 +7,7 @@ from itertools import compress
 
 from penstock.control.backlog.row_values import Fetch
 from penstock.control.core.granting import PendingGrant
+from penstock.control.core.leases import Early
 from penstock.control.schedule.scheduler import Verdict
 from penstock.control.state.query import Query, Reader
 from penstock.control.tuning import TUNING, Tuning
@@ -27,9 +28,8 @@ class Questions:
         """By key, the queries whose question waits for a grant."""
         self.pending: dict[str, tuple[PendingGrant, set[Fetch]]] = {}
         """By query, a grant that waits for values of rows, and the fetches without an answer."""
-        self.most_fixed_s = 0.0
-        """The highest fixed cost of a batch at the last look. The next batch may begin this much before the
-        end of the running batch."""
+        self.earliest = Early()
+        """How long before others end the next batch may begin, whichever query it is of, as last seen."""
         self._contest_s = math.inf
         """The time, on the timer, of the next contest."""
         self._judged: set[str] = set()

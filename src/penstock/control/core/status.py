@@ -44,7 +44,8 @@ class Readings:
             return None
         # every query of the cluster takes its least turn before a row's own batch runs
         least = self.tuning.least_fixed
-        return sum(least * q.cost.fixed_s for q in queries) + max(least * q.cost.fixed_s for q in mine)
+        cycle_s = sum(least * q.cost.fixed_s for q in queries)
+        return cycle_s + max(least * q.cost.fixed_s + q.cost.idle_s for q in mine)
 
     # -- of the flow ----------------------------------------------------------------------------
 

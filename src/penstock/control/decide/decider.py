@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.control.backlog.waiting import profile
 from penstock.control.decide.observing import ClassView
+from penstock.control.measure.batch_cost import BatchCost
 from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.scheduler import TurnSchedule
 from penstock.control.schedule.turns import Turn
@@ -42,6 +43,7 @@ class Decider:
         schedule: TurnSchedule,
         turn: Turn,
         shedding: bool,
+        queue_s: float = 0.0,
     ) -> Admission:
         """Returns which of a query's waiting rows the class's manager admits.
 
@@ -52,10 +54,11 @@ class Decider:
             schedule: The lengths of all turns.
             turn: The turn of the query: how long its grant may be.
             shedding: Whether the manager may shed rows.
+            queue_s: How long the tasks of its batch are expected to wait for cores.
         """
         at = schedule.seen.at
         if governed.traits.gives_grants:
-            admission = self._granted(governed, queries, query, schedule, turn)
+            admission = self._granted(governed, queries, query, schedule, turn, queue_s)
         else:
             keep_fraction = governed.plant.keep_fraction if query.cost.ready else 1.0
             admission = Admission(at.wall_s, -math.inf, keep_fraction)
@@ -70,13 +73,14 @@ class Decider:
         query: Query,
         schedule: TurnSchedule,
         turn: Turn,
+        queue_s: float,
     ) -> Admission:
         at = schedule.seen.at
         # rows that other queries process after this one must be early: they count as if they were older
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
         rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
-        batch = timing(query, turn, self.tuning)
+        batch = timing(query, turn, self.tuning, queue_s)
         self.step(governed, queries, schedule, rows, batch)
         decision = governed.plant.decision
         admission = decision.grant if decision is not None else None
@@ -141,19 +145,13 @@ def _view(
         waiting,
         rows,
         _row_costs_s(governed.name, schedule, tuning),
-        sum(_rest_s(q, schedule.seen.at.timer_s) for q in queries if q.turn.lease is not None),
+        sum(schedule.seen.rest_s.get(q.key, 0.0) for q in queries),
         batch,
     )
 
 
-def _rest_s(query: Query, now_s: float) -> float:
-    if query.lease is None or not query.cost.ready:
-        return 0.0
-    return max(0.0, query.cost.batch_s(query.lease.admitted) - query.lease.ran_s(now_s))
-
-
 def _row_costs_s(cls: str, schedule: TurnSchedule, tuning: Tuning) -> dict[str, float]:
-    """By query whose cost is known, the batch time of one row in a full batch.
+    """By query whose cost is known, the machine time of one row in a full batch.
 
     Each row bears an equal part of the batch's fixed cost. A class may have a thousand queries, so this is
     computed for all queries at once. A query that is being stopped, or has no reader, is missing: the plant
@@ -169,9 +167,23 @@ def _row_costs_s(cls: str, schedule: TurnSchedule, tuning: Tuning) -> dict[str, 
     return dict(zip([seen.keys[i] for i in at.tolist()], costs_s.tolist(), strict=True))
 
 
-def timing(query: Query, turn: Turn, tuning: Tuning = TUNING) -> BatchTiming | None:
-    """Returns the cost of a query's batch, or `None` while that cost is not known."""
-    if not query.cost.ready or query.cost.row_s <= 0:
+def full_s(cost: BatchCost, turn: Turn, tuning: Tuning = TUNING) -> float:
+    """Returns the machine seconds of a batch that fills its turn."""
+    return max(turn.length_s, cost.fixed_s * tuning.batch_fixed)
+
+
+def timing(query: Query, turn: Turn, tuning: Tuning = TUNING, queue_s: float = 0.0) -> BatchTiming | None:
+    """Returns the cost of a query's batch, or `None` while that cost is not known.
+
+    Args:
+        query: The query.
+        turn: How long the grant may be.
+        tuning: Figures.
+        queue_s: How long the tasks of the batch are expected to wait for cores.
+    """
+    cost = query.cost
+    if not cost.ready or cost.row_s <= 0:
         return None
-    length_s = max(turn.length_s, query.cost.fixed_s * tuning.batch_fixed)
-    return BatchTiming(query.cost.fixed_s, query.cost.row_s, length_s, turn.cycle_s)
+    # a manager asks when rows are done, so the part of a batch without tasks counts here
+    without_s, length_s = cost.idle_s + queue_s, full_s(cost, turn, tuning)
+    return BatchTiming(without_s + cost.fixed_s, cost.row_s, without_s + length_s, turn.cycle_s)

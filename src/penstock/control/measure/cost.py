@@ -34,6 +34,8 @@ class CostConfig:
         anchor_growth: The time of the shortest batch grows by this factor at every batch. It is slowly
             forgotten, because what a start costs may rise.
         least_fixed_fraction: The fixed cost is at least this part of the shortest batch, whatever a fit says.
+        anchor_fixed_fraction: The fixed cost is at first at most this part of the shortest batch. Nearly all
+            the time of a small batch is fixed; nearly all its core seconds are not.
     """
 
     warm_up_batches: int = 3
@@ -47,6 +49,7 @@ class CostConfig:
     first_fixed_fraction: float = 0.9
     anchor_growth: float = 1.005
     least_fixed_fraction: float = 0.02
+    anchor_fixed_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("shape_memory_batches", "level_memory_batches", "anchor_batches"):
@@ -180,7 +183,9 @@ class CostModel:
         )
         told_apart = state.largest_s >= config.told_apart_ratio * state.anchor_s and state.points >= 2
         if state.largest_rows and (told_apart or state.points >= config.first_points):
-            state.fixed_s = min(state.anchor_s, config.first_fixed_fraction * state.largest_s)
+            state.fixed_s = min(
+                config.anchor_fixed_fraction * state.anchor_s, config.first_fixed_fraction * state.largest_s
+            )
             state.row_s = (state.largest_s - state.fixed_s) / state.largest_rows
             self._fit(state.largest_rows, state.largest_s)
 

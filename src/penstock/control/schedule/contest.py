@@ -101,7 +101,7 @@ class Contest:
         must run as well, one after the other.
         """
         seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
-        done_s = seen.waited_s[at] + wait_s + self.batch_s[at]
+        done_s = seen.waited_s[at] + wait_s + seen.idle_s[at] + self.batch_s[at]
         late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
         if self._priorities[cls] > self._priorities[other]:
             late |= self.starts_s()[at] < wait_s

@@ -16,7 +16,8 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     """By name, the demands of classes that have work, and of the classes in `also` even without work.
 
     A row that reaches a query through shared streams of its own class waits for a turn at each query on its
-    way. Each of these queries has a part of the target.
+    way. Each of these queries has a part of the target. The part of a batch without tasks is not left for
+    turns.
     """
     count = len(seen.classes)
     active = seen.runs | seen.asks
@@ -25,12 +26,16 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     working_of = np.bincount(seen.cls[working], minlength=count)
     learning = set(seen.cls[working & ~seen.ready].tolist())
     counted = known & (working | (working_of == 0)[seen.cls])
-    fixed_of, turns_of = np.zeros(count), np.ones(count, np.int64)
+    fixed_of, idle_of, turns_of = np.zeros(count), np.zeros(count), np.ones(count, np.int64)
     np.maximum.at(fixed_of, seen.cls[counted], seen.fixed_s[counted])
+    np.maximum.at(idle_of, seen.cls[counted], seen.idle_s[counted])
     np.maximum.at(turns_of, seen.cls[active], seen.turns_of_row[active])
     targets_s = [
-        cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction)
-        for cls, turns in zip(seen.classes, turns_of.tolist(), strict=True)
+        max(
+            cls.target_s * (1.0 - tuning.slack_fraction) / turns / (1.0 + cls.overrun_fraction) - idle_s,
+            tuning.least_left * cls.target_s / turns,
+        )
+        for cls, turns, idle_s in zip(seen.classes, turns_of.tolist(), idle_of.tolist(), strict=True)
     ]
     usual, burst = _loads(seen, known, tuning.full_at * np.array(targets_s)[seen.cls])
     usual_of, burst_of = (

@@ -116,13 +116,16 @@ class Scheduler:
 
     # -- whose turn it is -----------------------------------------------------------------------
 
-    def hold_contest(self, seen: Snapshot, ending: Sequence[Query], returning: Sequence[Query]) -> Verdict:
+    def hold_contest(
+        self, seen: Snapshot, charged: Sequence[Query], returning: Sequence[Query], ending: Sequence[Query]
+    ) -> Verdict:
         """Finds the query that has the next turn.
 
         Args:
             seen: All queries.
-            ending: Queries whose running batch is about to end.
+            charged: Queries whose running batch counts as time that its class has used.
             returning: Queries of `ending` that compete for the turn if enough rows for another batch wait.
+            ending: Queries whose running batch is about to end.
         """
         again = _which(seen, returning)
         asking = seen.asks | again
@@ -142,7 +145,7 @@ class Scheduler:
             seen,
             wanting,
             # a class whose batch is about to end may have the next turn too; that batch counts as used time
-            self.prices(ending, seen.at.timer_s),
+            self.prices(charged, seen.at.timer_s),
             turns,
             {name: turns[name].length_s * schedule.demands[name].queries for name in turns},
             self.turns,
@@ -158,13 +161,13 @@ class Scheduler:
             again_s = min(again_s, self._tuning.look_every_s)
         return Verdict(schedule, winner, rates_per_s, classes, again_s)
 
-    def begin(self, verdict: Verdict, busy: Collection[str], ending: Sequence[Query]) -> bool:
+    def begin(self, verdict: Verdict, busy: Collection[str], charged: Sequence[Query]) -> bool:
         """Books that the winner of a contest takes its turn; returns whether no other class wanted the turn.
 
         Args:
             verdict: The result of the contest.
             busy: Classes with a running batch that is not about to end.
-            ending: Queries whose running batch is about to end.
+            charged: Queries whose running batch counts as time that its class has used.
         """
         winner, now_s = verdict.winner, verdict.schedule.seen.at.timer_s
         assert winner is not None
@@ -176,7 +179,7 @@ class Scheduler:
             "of the queries that can run, the first to join goes",
             now_s,
         )
-        return self.turns.begin(winner.cls, {*verdict.classes, *busy}, self.prices(ending, now_s))
+        return self.turns.begin(winner.cls, {*verdict.classes, *busy}, self.prices(charged, now_s))
 
     def _inside_class(
         self, seen: Snapshot, cls: str | None, able: IntArray
@@ -257,7 +260,7 @@ class Scheduler:
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
         now = ~seen.ready | seen.draining | (seen.rows >= room)
-        done_s = np.where(empty, 0.0, seen.age_s) + seen.fixed_s + seen.row_s * seen.rows
+        done_s = np.where(empty, 0.0, seen.age_s) + seen.idle_s + seen.fixed_s + seen.row_s * seen.rows
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)
         found: FloatArray = np.where(empty, _tick_s(seen), np.where(now, 0.0, later_s))
@@ -289,7 +292,7 @@ class Scheduler:
         work = ~np.isnan(seen.age_s) & seen.ready & has_turn & (~seen.runs | ending)
         if int(work.sum()) <= 1:
             return np.full(work.size, np.inf)
-        due_s = seen.target_s * at - seen.age_s
+        due_s = seen.target_s * at - seen.age_s - seen.idle_s
         return latest_starts(due_s, batch_s * (1.0 + seen.error), seen.priority, work, self.parallel)
 
     # -- what turns cost ------------------------------------------------------------------------
@@ -301,7 +304,10 @@ class Scheduler:
             lease = q.lease
             assert lease is not None
             terms, learning = lease.terms, not q.cost.ready
-            price = self.turns.price(q.cls, lease.ran_s(now_s), terms.planned_s, terms.spare, learning)
+            # batches that run beside each other count with all that they will have used
+            expected_s = lease.use.expected_s
+            seconds = lease.ran_s(now_s) if expected_s is None else expected_s
+            price = self.turns.price(q.cls, seconds, terms.planned_s, terms.spare, learning)
             prices[q.cls] = prices.get(q.cls, 0.0) + price
         return prices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -55,14 +55,17 @@ class Snapshot:
         usual_per_s: The usual arrival rate.
         burst_per_s: The arrival rate of the last moments.
         ready: Whether the cost of the query's batches is known. If not, `fixed_s` and `row_s` are 0.
-        fixed_s: The time of a batch without rows.
-        row_s: The time that each row adds.
+        fixed_s: The machine time of a batch without rows.
+        row_s: The machine time that each row adds.
         error: The part by which a batch usually differs from its expected time.
+        idle_s: The part of a batch's time in which none of its tasks runs; see `BatchCost`.
+        before_s: The time from a grant until the first tasks of its batch can begin.
         draining: Whether the query processes its backlog unshed.
         windows_wait: Whether windows may wait for a tick.
         quiet_s: How long ago the query's last batch ended.
         target_s: How long after its arrival a row must be done at this query.
         turns_of_row: How many turns a row has waited for when the query is done with it.
+        rest_s: By key of a query that runs a batch of known cost, the machine time that is left of the batch.
     """
 
     at: Moment
@@ -82,11 +85,14 @@ class Snapshot:
     fixed_s: FloatArray
     row_s: FloatArray
     error: FloatArray
+    idle_s: FloatArray
+    before_s: FloatArray
     draining: BoolArray
     windows_wait: BoolArray
     quiet_s: FloatArray
     target_s: FloatArray
     turns_of_row: IntArray
+    rest_s: Mapping[str, float] = field(default_factory=dict)
 
     def place_of(self, cls: str) -> int:
         """The index of a class."""
@@ -106,7 +112,7 @@ class Snapshot:
         return found
 
     def batch_s(self, turn_s: FloatArray) -> FloatArray:
-        """How long each query's next batch would be: its turn, or less if few rows wait; 0 without a turn."""
+        """The machine time of each query's next batch: its turn, or less if few rows wait; else 0."""
         whole_s = self.fixed_s + self.row_s * self.rows
         found: FloatArray = np.where(self.ready, np.minimum(turn_s, whole_s), turn_s)
         return found

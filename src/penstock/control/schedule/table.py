@@ -6,7 +6,7 @@ to be collected from the objects of queries that have not changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.moment import Moment
 
-_NUMBERS, _HOLDS_FROM_S = 11, 10
+_NUMBERS, _HOLDS_FROM_S = 13, 12
 _FLAGS, _REFUSED = 5, 4
 
 
@@ -90,14 +90,16 @@ class QueryTable:
         """Writes the figures of queries that have changed."""
         for at in self._changed:
             query = self._queries[at]
-            waiting, state, turn = query.backlog.waiting, query.costs.model.state, query.turn
+            waiting, cost, turn = query.backlog.waiting, query.cost, query.turn
             runs = turn.lease is not None or turn.reserved
             self._numbers[:, at] = (
                 waiting.rows,
                 np.nan if waiting.oldest_s is None else waiting.oldest_s,
-                state.level * (state.fixed_s or 0.0),
-                state.level * (state.row_s or 0.0),
-                state.spread,
+                cost.fixed_s,
+                cost.row_s,
+                cost.error,
+                cost.idle_s,
+                cost.before_s,
                 turn.done_s,
                 turn.granted_s,
                 -np.inf if runs else query.question.until_s,
@@ -107,7 +109,7 @@ class QueryTable:
             )
             self._flags[:, at] = (
                 runs,
-                state.fixed_s is not None,
+                cost.ready,
                 query.flags.draining,
                 turn.windows_wait,
                 query.flags.refused,
@@ -116,8 +118,17 @@ class QueryTable:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def look(self, classes: Sequence[ClassTraits], at: Moment) -> Snapshot:
-        """The queries that may have grants, as they are now. Brings rates up to date."""
+    def look(
+        self, classes: Sequence[ClassTraits], at: Moment, rest_s: Mapping[str, float] | None = None
+    ) -> Snapshot:
+        """The queries that may have grants, as they are now. Brings rates up to date.
+
+        Args:
+            classes: All classes.
+            at: Now.
+            rest_s: By query that runs a batch of known cost, the machine time that is left of it. Without
+                this, nothing is said of running batches.
+        """
         self._write()
         memory_s = [each.target_s * self._tuning.rate_memory for each in classes]
         rates.pass_time(self._rates, self._cls, memory_s, at.timer_s, self._tuning)
@@ -128,7 +139,8 @@ class QueryTable:
             queries, keys = [queries[i] for i in able.tolist()], [keys[i] for i in able.tolist()]
             cls, per_s = cls[able], per_s[:, able]
             numbers, flags = numbers[:, able], flags[:, able]
-        rows, oldest_s, fixed_s, row_s, error, done_s, granted_s, until_s, due, turns, *_ = numbers.copy()
+        rows, oldest_s, fixed_s, row_s, error, idle_s, before_s, *others = numbers.copy()
+        done_s, granted_s, until_s, due, turns, _ = others
         runs, ready, draining, windows_wait, _ = flags.copy()
         age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
         target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
@@ -150,9 +162,12 @@ class QueryTable:
             fixed_s=fixed_s,
             row_s=row_s,
             error=error,
+            idle_s=idle_s,
+            before_s=before_s,
             draining=draining,
             windows_wait=windows_wait,
             quiet_s=at.timer_s - done_s,
             target_s=target_s * due,
             turns_of_row=turns.astype(np.int64),
+            rest_s=rest_s or {},
         )

@@ -62,6 +62,31 @@ class Terms:
     replay: bool = False
 
 
+@dataclass(slots=True)
+class TaskUse:
+    """What the tasks of a batch take, as far as the driver says.
+
+    Attributes:
+        planned: By reader, for how many tasks the control plane has allowed; empty while nothing is known.
+        jobs: How many of Spark's jobs have ended.
+        tasks: How many tasks these jobs had.
+        core_s: Seconds of these tasks.
+        before_s: From the grant until the first tasks could begin; `None` if no job has ended.
+        between_s: In all, from the end of a job until the tasks of the next one could begin.
+        ended_s: On the timer, when the last of these jobs ended.
+        expected_s: Machine seconds that the batch is expected to take; `None` if cores are not known.
+    """
+
+    planned: dict[str, int] = field(default_factory=dict)
+    jobs: int = 0
+    tasks: int = 0
+    core_s: float = 0.0
+    before_s: float | None = None
+    between_s: float = 0.0
+    ended_s: float = -math.inf
+    expected_s: float | None = None
+
+
 class Lease:
     """A grant that a query holds. The grant is first proposed, then logged by Spark; then the lease ends.
 
@@ -85,6 +110,7 @@ class Lease:
         """Spark's number of the micro-batch, once the driver has reported it."""
         self.dropped = 0.0
         """Number of rows that Spark's watermark dropped, as reported before the query's next question."""
+        self.use = TaskUse()
         self._held_s = 0.0
         self._held_since_s: float | None = None
 
@@ -146,6 +172,23 @@ class Lease:
         self.jobs += 1
         self.batch = self.batch if batch is None else batch
         self.last_stage_s = now_s
+
+    def end_job(self, now_s: float, tasks: int, core_s: float, ready_s: float) -> None:
+        """A job of the batch has ended.
+
+        Args:
+            now_s: On the timer.
+            tasks: How many tasks it had.
+            core_s: Seconds of these tasks.
+            ready_s: On the timer, when the first of them could begin.
+        """
+        use = self.use
+        if use.before_s is None:
+            use.before_s = max(0.0, ready_s - self.terms.began_s - self._held_s)
+        else:
+            use.between_s += max(0.0, ready_s - use.ended_s)
+        use.jobs, use.tasks, use.core_s = use.jobs + 1, use.tasks + tasks, use.core_s + core_s
+        use.ended_s = now_s
 
     def hold(self, now_s: float) -> None:
         """Notes that the batch is held back: it may not take cores yet."""

@@ -8,9 +8,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from penstock.control.backlog.backlog import QueryBacklog
+from penstock.control.measure.batch_cost import BatchCost, alone, on_cores
 from penstock.control.measure.cost import CostModel
 from penstock.control.measure.lines import SicLine
 from penstock.control.measure.sic import RECENT_BATCHES
+from penstock.control.measure.work import WorkCost
 from penstock.control.schedule.overlap import LastStages
 from penstock.control.state.lease import Lease
 from penstock.control.tuning import Tuning
@@ -103,25 +105,75 @@ class Joining:
     driver: str = ""
 
 
+UNSETTLED_BATCHES = 4
+"""A driver that is this many batches late with what it says of their jobs is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """A batch that has ended.
+
+    Attributes:
+        lease: What it ran under.
+        at_s: On the timer, when it ended.
+    """
+
+    lease: Lease
+    at_s: float
+
+
 @dataclass(slots=True)
 class QueryCost:
-    """The cost of a query's batches. The only writer is `learn`, when a batch is complete.
+    """The cost of a query's batches. The only writers are the methods here.
 
     Attributes:
         model: Gives the time of a batch by its rows.
         last_stages: Predicts when a running batch frees its cores.
         largest_rows: Rows of the largest batch so far. The next batch may only be some times as large.
+        work: Gives the core seconds of a batch by its rows, where the driver says what tasks take.
+        cores: Cores of the machine; `None` where the driver does not say how many there are.
+        unsettled: Batches that have ended, but of whose jobs the driver has not said all.
     """
 
     model: CostModel = field(default_factory=CostModel)
     last_stages: LastStages = field(default_factory=LastStages)
     largest_rows: int = 0
+    work: WorkCost = field(default_factory=WorkCost)
+    cores: int | None = None
+    unsettled: deque[Ended] = field(default_factory=lambda: deque(maxlen=UNSETTLED_BATCHES))
+
+    @property
+    def now(self) -> BatchCost:
+        """What the next batch costs."""
+        if self.cores is None or self._driver_is_silent:
+            return alone(self.model)
+        return on_cores(self.work, self.cores)
+
+    @property
+    def _driver_is_silent(self) -> bool:
+        """Whether the driver says how many cores there are, and nothing of what batches take."""
+        return not self.work.model.ready and len(self.unsettled) == UNSETTLED_BATCHES
+
+    def settle(self) -> None:
+        """Learns from batches that have ended, and of whose jobs the driver has now said all."""
+        for ended in list(self.unsettled):
+            use = ended.lease.use
+            if use.before_s is not None and use.jobs >= ended.lease.jobs:
+                self.unsettled.remove(ended)
+                after_s = use.between_s + max(0.0, ended.at_s - use.ended_s)
+                self.work.learn(ended.lease.admitted, use.core_s, use.before_s, after_s)
 
     def learn(self, lease: Lease, now_s: float, tuning: Tuning) -> None:
         """Learns from a complete batch, which began when the batch before it was complete."""
         self.model.learn(lease.admitted, lease.ran_s(now_s))
         self.last_stages.learn(lease, now_s, tuning)
         self.largest_rows = max(self.largest_rows, lease.admitted)
+        self.unsettled.append(Ended(lease, now_s))
+        self.settle()
+
+    def run_on(self, cores: int | None) -> None:
+        """Notes how many cores the machine has."""
+        self.cores = cores
 
 
 @dataclass(slots=True)
@@ -276,8 +328,8 @@ class Query:
         return self.identity.cls
 
     @property
-    def cost(self) -> CostModel:
-        return self.costs.model
+    def cost(self) -> BatchCost:
+        return self.costs.now
 
     @property
     def lease(self) -> Lease | None:

@@ -8,9 +8,8 @@ with TemporaryDirectory() as folder:
     check_books(cluster)
 """
 
-from penstock.sim.microbatch.books import BooksError, admitted_between, check_books, delay
 from penstock.sim.microbatch.cluster import VirtualCluster
-from penstock.sim.microbatch.lab import Lab
+from penstock.sim.microbatch.lab import BooksError, Lab, admitted_between, check_books, delay
 from penstock.sim.microbatch.line import Line, Pause, Waits
 from penstock.sim.microbatch.machine import Machine
 from penstock.sim.microbatch.query import Batch, Point, QueryLostError, SimulatedQuery

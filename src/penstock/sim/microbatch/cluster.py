@@ -29,8 +29,9 @@ from penstock.host.fetching import fetch_values
 from penstock.host.holding import FETCH_S
 from penstock.host.recorder import RunRecorder, write_line
 from penstock.host.retention import EVERY_S, trim
+from penstock.sim.microbatch.driver import SimulatedDriver
 from penstock.sim.microbatch.line import Line, Listener
-from penstock.sim.microbatch.machine import Machine
+from penstock.sim.microbatch.machine import Cores, Machine, TaskMachine
 from penstock.sim.microbatch.query import Point, QueryLostError, SimulatedQuery
 from penstock.sim.microbatch.recording import Event, Observer
 from penstock.sim.microbatch.source import Attempts, GovernedSource, Source
@@ -54,7 +55,7 @@ stage is none of them: it makes room for the next batch, which is to hold all ro
 MakeSource = Callable[[SimulatedQuery, Line, Offset], Source]
 
 
-class VirtualCluster:
+class VirtualCluster(SimulatedDriver):
     """An engine with queries that ask, plan and run as Spark's do. Time passes with `run` alone.
 
     The wall clock that stamps rows and the timer that measures durations are two, so that one may go back.
@@ -63,10 +64,15 @@ class VirtualCluster:
         config: Classes, slots, capacity.
         recorder: Gets every decision.
         tuning: Figures of the control plane.
+        cores: On which the tasks of a `TaskMachine` run; `None`: there are none, and the driver says nothing.
     """
 
     def __init__(
-        self, config: FlowConfig, recorder: RunRecorder | None = None, tuning: Tuning = TUNING
+        self,
+        config: FlowConfig,
+        recorder: RunRecorder | None = None,
+        tuning: Tuning = TUNING,
+        cores: int | None = None,
     ) -> None:
         self.clock, self.timer = ManualClock(BEGAN_S), ManualClock(TIMER_S)
         self.recorder, self.tuning = recorder, tuning
@@ -85,8 +91,7 @@ class VirtualCluster:
         self._listeners: dict[str, Listener] = {}
         """By reader, where its instructions go."""
         self._look_s, self._trim_s = self.timer() + LOOK_EVERY_S, self.timer() + EVERY_S
-        self._shared: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._windowed: set[str] = set()
+        SimulatedDriver.__init__(self, Cores(cores or 0, self.timer()), tells_cores=cores is not None)
 
     # -- queries --------------------------------------------------------------------------------
 
@@ -95,7 +100,7 @@ class VirtualCluster:
         key: str,
         cls: str,
         logs: StreamLog | Mapping[str, StreamLog],
-        machine: Machine | None = None,
+        machine: Machine | TaskMachine | None = None,
         seed: int = 1,
         *,
         token: str = "",
@@ -195,11 +200,8 @@ class VirtualCluster:
         if not isinstance(event, ev.Asked) or self.engine.members.query_of(event.reader).lease is not None:
             return False
         leases, now_s = self.engine.leases, event.at.timer_s
-        return not leases.is_free(leases.ending(self.engine.questions.most_fixed_s, now_s), now_s)
-
-    def command(self, command: ev.Command) -> None:
-        """A driver, or a user, wants something."""
-        self.handle(ev.Commanded(self.at(), command))
+        earliest = self.engine.questions.earliest
+        return not leases.is_free(None, earliest, leases.ending(earliest, now_s), now_s)
 
     def _carry_out(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
@@ -249,34 +251,6 @@ class VirtualCluster:
         else:
             self._listeners[reader] = listener
 
-    def _tokens(self, query: SimulatedQuery) -> frozenset[str]:
-        return frozenset(line.joining.token for line in query.lines.values())
-
-    def drain(self, query: SimulatedQuery, on: bool = True) -> None:
-        """The query's grants shed nothing, as `flow.drain` has it."""
-        self.command(ev.Drain(self._tokens(query), on))
-
-    def refuse(self, query: SimulatedQuery, on: bool = True) -> None:
-        """The query gets no more grants, as before it is stopped through the gate."""
-        self.command(ev.Refuse(self._tokens(query), on))
-
-    def share(self, log: StreamIndex, cls: str, tokens: Iterable[str] = ()) -> None:
-        """A query with these tokens writes a shared stream, which a class owns."""
-        stream = log.ref.id
-        self._shared[stream] = cls, tuple(tokens)
-        self.command(ev.Publish(stream, cls, frozenset(tokens)))
-
-    def windowed(self, *tokens: str) -> None:
-        """The answers of queries with these tokens are windows that the watermark closes."""
-        self._windowed.update(tokens)
-        self.command(ev.MarkWindowed(frozenset(tokens)))
-
-    def last_stage(self, key: str, batch: int | None = None) -> None:
-        """The driver says that a job of a query's batch has started its last stage."""
-        if not self.silent:
-            self.tell("last_stage", key)
-            self.handle(ev.LastStageStarted(self.at(), self._tokens(self.queries[key]), batch))
-
     def hush(self) -> None:
         """The control plane falls silent: all connections are lost."""
         for query in self.queries.values():
@@ -298,9 +272,7 @@ class VirtualCluster:
             self.tailers.clear()
             self.silent = False
             self.command(ev.SetShedding(before.granting.on))
-            self.command(ev.MarkWindowed(frozenset(self._windowed)))
-            for stream, (cls, tokens) in self._shared.items():
-                self.command(ev.Publish(stream, cls, frozenset(tokens)))
+            self.tell_again()
         self.silent = False
 
     def status(self) -> Status:
@@ -318,11 +290,12 @@ class VirtualCluster:
             live = [q for q in self.queries.values() if not q.stopped]
             due_s = math.inf if self.silent else max(self.engine.due_s(), self.timer())
             found_s = math.inf if self.silent else self.tailers.due_s()
-            at_s = min([self._look_s, due_s, found_s, *[q.next_s for q in live]])
+            at_s = min([self._look_s, due_s, found_s, self.cores.due_s, *[q.next_s for q in live]])
             if at_s > until_s:
                 self._advance(until_s)
                 return
             self._advance(at_s)
+            self.cores.pass_time(at_s)
             self._periodic(due_s)
             for query in live:
                 if query.next_s <= at_s and not query.stopped:

@@ -1,4 +1,4 @@
-"""A laboratory: makes virtual clusters and their streams in one folder."""
+"""A laboratory: makes virtual clusters and their streams in one folder, and checks their books."""
 
 from __future__ import annotations
 
@@ -13,15 +13,59 @@ import pyarrow as pa
 from penstock.config.flow import load_flow_config
 from penstock.control.tuning import TUNING, Tuning
 from penstock.host.recorder import RunRecorder
-from penstock.sim.microbatch.books import admitted_between, check_books, delay
 from penstock.sim.microbatch.cluster import VirtualCluster
-from penstock.sim.microbatch.machine import Machine
+from penstock.sim.microbatch.machine import Machine, TaskMachine
+from penstock.sim.microbatch.query import SimulatedQuery
 from penstock.streams.opening import create_paced, create_stream
 from penstock.streams.producing.schedule import Schedule, schedule_constant
 from penstock.streams.protocol import PacedStream, WritableLog
+from penstock.vocabulary.errors import PenstockError
 
 KEYS = 97
 """Different values of the column `sensor` of a made stream."""
+
+
+class BooksError(PenstockError, AssertionError):
+    """offered = admitted + shed + waiting does not hold."""
+
+
+def check_books(cluster: VirtualCluster) -> None:
+    """offered = admitted + shed + waiting, and offered is what the log has, or had when the query left.
+
+    Raises:
+        BooksError: It is not so.
+    """
+    classes = cluster.status().classes
+    for query in cluster.queries.values():
+        found = classes[query.cls].queries[query.key]
+        _require(
+            found.offered == found.admitted + found.shed + found.waiting,
+            f"query {query.key}: offered = admitted + shed + waiting; got: {found}",
+        )
+        there = sum(log.end(p) for log in query.logs.values() for p in range(log.partitions))
+        exact = found.offered <= there if query.stopped else found.offered == there
+        _require(exact, f"query {query.key}: offered is what the log has, {there}; got: {found.offered}")
+        ran = sum(batch.books.admitted for batch in query.batches)
+        _require(found.admitted == ran, f"query {query.key}: admitted {found.admitted}, batches {ran}")
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise BooksError(text)
+
+
+def admitted_between(query: SimulatedQuery, from_s: float, to_s: float) -> int:
+    """Rows of the batches that were done between two moments."""
+    return sum(b.books.admitted for b in query.batches if from_s <= b.done_s < to_s)
+
+
+def delay(query: SimulatedQuery, quantile: float, from_s: float) -> float:
+    """A percentile of the true delays of rows whose batch was done after a moment."""
+    batches = [b for b in query.batches if b.done_s >= from_s]
+    delays_s, rows = np.concatenate([b.delays_s for b in batches]), np.concatenate([b.rows for b in batches])
+    order = np.argsort(delays_s)
+    upto = np.cumsum(rows[order])
+    return float(delays_s[order][np.searchsorted(upto, quantile * upto[-1])])
 
 
 class Lab:
@@ -31,7 +75,7 @@ class Lab:
         folder: Where the streams lie.
     """
 
-    machine = Machine
+    machine, task_machine = Machine, TaskMachine
     admitted_between, delay = staticmethod(admitted_between), staticmethod(delay)
     check_books = staticmethod(check_books)
 
@@ -46,11 +90,12 @@ class Lab:
         classes: Mapping[str, Mapping[str, Any]],
         recorder: RunRecorder | None = None,
         tuning: Tuning = TUNING,
+        cores: int | None = None,
         **others: Any,
     ) -> VirtualCluster:
         """A cluster with these classes; `others` are keys of a flow's configuration."""
         config = load_flow_config({"log": self.folder, "classes": dict(classes), **others})
-        return VirtualCluster(config, recorder, tuning)
+        return VirtualCluster(config, recorder, tuning, cores)
 
     def stream(
         self,

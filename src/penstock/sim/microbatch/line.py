@@ -22,6 +22,7 @@ from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset
 from penstock.host.client import ControlSilentError
 from penstock.host.holding import hold_s
+from penstock.sim.microbatch.machine import Cores
 from penstock.streams.protocol import StreamLog
 from penstock.streams.tailing import info_of
 from penstock.vocabulary.moment import Moment
@@ -96,6 +97,19 @@ class Host(Protocol):
 
     def last_stage(self, key: str, batch: int | None = None) -> None:
         """A job of a query's batch has started its last stage."""
+        ...
+
+    @property
+    def cores(self) -> Cores:
+        """On which tasks run."""
+        ...
+
+    def go_on(self, key: str) -> None:
+        """A query that waits for its tasks goes on now."""
+        ...
+
+    def job_ended(self, key: str, batch: int, tasks: int, core_s: float, ready_ago_s: float) -> None:
+        """A job of a query's batch has ended: the driver says what its tasks took."""
         ...
 
     def tell(self, kind: str, reader: str, **data: Any) -> None:
@@ -174,8 +188,12 @@ class Line:
                 return None
             yield from self._pause(until_s - self.host.now_s())
 
-    def planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[None]:
-        """Says that Spark plans a batch; takes until the batch may start."""
+    def planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[int | None]:
+        """Says that Spark plans a batch; takes until the batch may start.
+
+        Returns:
+            Into how many tasks its rows are worth dividing; `None` if that is not known.
+        """
         self.connect(offset)
         self.host.tell("planned", self.reader, offset=offset, admitted=admitted, aside=set_aside)
         self.host.handle(BatchPlanned(self.host.at(), self.reader, offset, admitted, set_aside))
@@ -183,7 +201,8 @@ class Line:
             self.host.tell("held", self.reader)
         while not isinstance(self.answer, MayProceed):
             yield from self._pause(60.0)
-        self.answer = None
+        tasks, self.answer = self.answer.tasks, None
+        return tasks
 
     def finish(self, start: Offset) -> None:
         """Says that its reader wants no further grant."""

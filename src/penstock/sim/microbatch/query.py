@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset
 from penstock.sim.microbatch.line import Host, Line, Pause, Waits
-from penstock.sim.microbatch.machine import Machine
+from penstock.sim.microbatch.machine import Machine, TaskMachine
 from penstock.sim.microbatch.source import Attempts, Planned, Source
 from penstock.streams.protocol import AppendKey, StreamLog, StreamWriter
 from penstock.vocabulary.errors import PenstockError
@@ -95,7 +96,7 @@ class SimulatedQuery:
 
     key: str
     cls: str
-    machine: Machine
+    machine: Machine | TaskMachine
     random: np.random.Generator
     logs: dict[str, StreamLog] = field(default_factory=dict)
     offsets: dict[str, Offset] = field(default_factory=dict)
@@ -154,6 +155,8 @@ class SimulatedQuery:
         """Plans and runs a batch; without `before` it is one that runs again."""
         planned: dict[str, Planned] = {}
         batches = []
+        if isinstance(self.machine, TaskMachine):
+            yield Pause(self.machine.log_s)
         for reader, offset in offsets.items():
             if reader not in before:  # the control plane counts it since the query has joined
                 batches.append(self.again(reader, host.now_s()))
@@ -164,12 +167,21 @@ class SimulatedQuery:
                 self.batches.append(batches[-1])
                 self.ticks += offset.tick
         now_s, wall_s = host.now_s(), host.wall_s()
-        took_s = self.machine.took_s(now_s, sum(p.rows for p in planned.values()), self.random)
-        for batch, part in zip(batches, planned.values(), strict=True):
-            batch.began_s, batch.done_s = now_s, now_s + took_s
-            batch.delays_s, batch.rows = wall_s + took_s - part.arrival_s, part.counts
+        rows = sum(p.rows for p in planned.values())
+        alone_s = math.inf
+        if isinstance(self.machine, Machine):
+            alone_s = self.machine.took_s(now_s, rows, self.random)
+        for batch in batches:
+            batch.began_s, batch.done_s = now_s, now_s + alone_s
         self._reach(Point.RUNNING)
-        yield from self._tasks(host, took_s)
+        if isinstance(self.machine, TaskMachine):
+            yield from self._on_cores(host, self.machine, list(planned.values()))
+        else:
+            yield from self._tasks(host, self.machine, alone_s)
+        took_s = host.now_s() - now_s
+        for batch, part in zip(batches, planned.values(), strict=True):
+            batch.done_s = host.now_s()
+            batch.delays_s, batch.rows = wall_s + took_s - part.arrival_s, part.counts
         if self.fails is not None and self.fails({r: offsets[r] for r, p in planned.items() if p.rows}):
             raise QueryLostError(f"query {self.key}: batch {self.number} failed")
         self._write(batches, host.wall_s())
@@ -191,9 +203,29 @@ class SimulatedQuery:
         self.ticks += offset.tick
         return batch
 
-    def _tasks(self, host: Host, took_s: float) -> Waits[None]:
+    def _on_cores(self, host: Host, machine: TaskMachine, planned: Sequence[Planned]) -> Waits[None]:
+        """A batch whose tasks share the cluster's cores; the driver says what they take."""
+        yield Pause(machine.plan_s)
+        rows = sum(part.rows for part in planned)
+        tasks = sum(_read_tasks(part, host.cores.count) for part in planned)
+        stages = machine.stages(host.now_s(), rows, tasks, self.random)
+        ready_s, job, core_s, count = host.now_s(), host.cores.job(), 0.0, 0
+        for number, seconds in enumerate(stages):
+            if number == len(stages) - 1:
+                host.last_stage(self.key, self.number)
+            stage = host.cores.begin(job, seconds, lambda _: host.go_on(self.key), host.now_s())
+            try:
+                while not stage.is_done:
+                    yield Pause(math.inf)
+            finally:  # the query may be stopped meanwhile
+                host.cores.cancel(stage, host.now_s())
+            core_s, count = core_s + stage.core_s, count + stage.tasks
+        if stages:
+            host.job_ended(self.key, self.number, count, core_s, host.now_s() - ready_s)
+        yield Pause(machine.end_s)
+
+    def _tasks(self, host: Host, machine: Machine, took_s: float) -> Waits[None]:
         """The time of a batch; the driver says when the last stages of its jobs start."""
-        machine = self.machine
         rest_s = took_s * machine.last_stage_fraction if machine.jobs else took_s
         if machine.jobs:
             yield Pause(took_s - rest_s)
@@ -216,6 +248,17 @@ class SimulatedQuery:
         if arrival_us.size:
             values = self.written(arrival_us.size)
             self.writes.append(values, key=AppendKey(self.key, self.number), arrival_us=np.sort(arrival_us))
+
+
+LEAST_TASK_ROWS = 20_000
+"""Rows of a read task if the control plane does not say how many tasks there are, as in Spark's source."""
+
+
+def _read_tasks(part: Planned, cores: int) -> int:
+    if not part.rows:
+        return 0
+    tasks = max(1, min(cores, part.rows // LEAST_TASK_ROWS)) if part.tasks is None else part.tasks
+    return min(tasks, part.rows)
 
 
 def _minus(books: Books, before: Books) -> Books:

@@ -12,9 +12,8 @@ import numpy as np
 
 from penstock.control.measure.delays import stats
 from penstock.host.recorder import RunRecorder
-from penstock.sim.microbatch.books import check_books
 from penstock.sim.microbatch.cluster import VirtualCluster
-from penstock.sim.microbatch.lab import Lab
+from penstock.sim.microbatch.lab import Lab, check_books
 from penstock.sim.microbatch.loads import BIN_S
 from penstock.sim.microbatch.query import SimulatedQuery
 from penstock.sim.microbatch.scenario import MicrobatchScenario, StreamSpec

@@ -34,11 +34,13 @@ class Planned:
         rows: Rows that its tasks process; none where it is set aside.
         arrival_s: When its rows arrived, a mean for each segment.
         counts: How many rows of each segment are processed.
+        tasks: Into how many tasks the control plane has the rows divided; `None` if it does not say.
     """
 
     rows: int
     arrival_s: FloatArray = field(default_factory=lambda: np.empty(0))
     counts: FloatArray = field(default_factory=lambda: np.empty(0))
+    tasks: int | None = None
 
 
 class Source(Protocol):
@@ -184,11 +186,11 @@ class GovernedSource:
         set_aside = self._attempt(offset)
         if not offset.ungoverned:
             self._alone_rows = max(self._first_rows, admitted)
-        yield from self._say_planned(offset, admitted, set_aside)
+        tasks = yield from self._say_planned(offset, admitted, set_aside)
         if set_aside:
             self._attempts.poison = {offset.grant: admitted}
             return Planned(0)
-        return Planned(admitted, *_arrivals(self.log, selections))
+        return Planned(admitted, *_arrivals(self.log, selections), tasks)
 
     def _attempt(self, offset: Offset) -> bool:
         """Counts one more try of a grant in this process; returns whether there were too many."""
@@ -198,15 +200,14 @@ class GovernedSource:
             tries.grant, tries.count = offset.grant, tries.count + 1 if tries.grant == offset.grant else 1
         return 0 < self._poison_after < tries.count
 
-    def _say_planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[None]:
+    def _say_planned(self, offset: Offset, admitted: int, set_aside: bool) -> Waits[int | None]:
         since_s = self.line.host.now_s()
         while True:
             try:
-                yield from self.line.planned(offset, admitted, set_aside)
-                return
+                return (yield from self.line.planned(offset, admitted, set_aside))
             except ControlSilentError:
                 if self.line.host.now_s() - since_s >= self._fail_open_after_s:
-                    return
+                    return None
             yield Pause(PAUSE_S)
 
     def _selections(self, offset: Offset) -> list[Selection]:

@@ -23,7 +23,7 @@ from penstock.control.state.classes import govern
 from penstock.host.client import PREFIX, ControlClient, ControlSilentError
 from penstock.record.rundir import check_new
 from penstock.spark.driver.catalyst import closes_windows, interval_trigger, sources_of
-from penstock.spark.driver.stages import StageListener
+from penstock.spark.driver.task_events import Cores, JobTasks, LastStage, TaskEvent, TaskEvents
 from penstock.spark.driver.watermark_losses import Dropped, ProgressListener
 from penstock.spark.source.options import FORMAT_NAME
 from penstock.vocabulary.errors import PenstockError, UnmetError
@@ -70,10 +70,9 @@ class Agent:
         # Spark calls the two listeners from two threads, so each has a line of its own
         self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
         self._other_line = ControlClient(flow.address, REPORT_TIMEOUT_S)
-        self._listeners = (
-            StageListener(flow.spark, self._last_stage),
-            ProgressListener(flow.spark, self._ended),
-        )
+        self._cores: int | None = None
+        """Of the application's executors, as Spark last said."""
+        self._listeners = (TaskEvents(flow.spark, self._heard), ProgressListener(flow.spark, self._ended))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
@@ -93,11 +92,31 @@ class Agent:
         self._line.close()
         self._other_line.close()
 
-    def _last_stage(self, run: str, batch: int | None) -> None:
-        """Tells the control plane that a batch has started its last stage; a silent one misses it."""
-        if tokens := self._tokens.get(run):
+    def _heard(self, event: TaskEvent) -> None:
+        """Passes on what Spark says of cores and tasks; a control plane that is silent misses it."""
+        match event:
+            case Cores():
+                self._cores = event.count
+                self._tell_cores()
+                return
+            case LastStage():
+                message: dict[str, Any] = {"op": "last_stage"}
+            case JobTasks():
+                message = {
+                    "op": "job",
+                    "tasks": event.tasks,
+                    "core_s": event.core_s,
+                    "ready_ago_s": event.ready_ago_s,
+                }
+        if tokens := self._tokens.get(event.run):
             with suppress(PenstockError):
-                self._line.request({"op": "last_stage", "tokens": tokens, "batch": batch})
+                self._line.request({**message, "tokens": tokens, "batch": event.batch})
+
+    def _tell_cores(self) -> None:
+        """Tells the control plane how many cores there are."""
+        if self._cores is not None:
+            with suppress(PenstockError):
+                self._line.request({"op": "cores", "driver": self._flow.driver, "cores": self._cores})
 
     def _ended(self, batch: int, rows: Dropped) -> None:
         """Tells the control plane which grants a batch had, and how many rows of each were dropped."""
@@ -115,6 +134,7 @@ class Agent:
                     self._flow.resend_changes()
                     self._is_up_to_date = True
                 self._check_queries()
+                self._tell_cores()  # so that a control plane that was replaced knows
             except PenstockError as error:
                 _log.warning("the control plane could not be reached: %s", error)
             except Exception as error:  # Spark may be stopping; the next look will show

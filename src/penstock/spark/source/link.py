@@ -74,7 +74,7 @@ class ControlLink:
         with suppress(ControlSilentError):
             self._request(start, {"op": "finish", "reader": start.reader, "start": start.to_json()}, dict)
 
-    def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> None:
+    def planned(self, offset: Offset, admitted: int, set_aside: bool = False) -> int | None:
         """Tells the control plane that Spark plans a batch; waits until the batch's tasks may have the cores.
 
         They may once the batch before has started its last stage. A batch that is run again waits for a slot.
@@ -83,6 +83,9 @@ class ControlLink:
             offset: Offset at which the batch ends.
             admitted: Number of rows that the batch's plan admits.
             set_aside: Whether the batch failed too often, and runs without these rows.
+
+        Returns:
+            Into how many tasks the rows are worth dividing; `None` if the control plane does not know.
         """
         if not offset.ungoverned:
             self._rows = max(FIRST_ROWS, admitted)
@@ -95,11 +98,12 @@ class ControlLink:
         }
         while True:
             try:
-                if self._request(offset, message, lambda answer: bool(answer["go"])):
-                    return
+                goes, tasks = self._request(offset, message, _parse_planned)
+                if goes:
+                    return tasks
             except ControlSilentError:
                 if self._silent_s() >= self.options.fail_open_after_s:
-                    return
+                    return None
                 self._pause(PAUSE_S)
 
     def _request(
@@ -166,6 +170,12 @@ class ControlLink:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _parse_planned(answer: Mapping[str, Any]) -> tuple[bool, int | None]:
+    """Whether a batch may take cores, and its tasks, which an older control plane does not tell."""
+    tasks = answer.get("tasks")
+    return bool(answer["go"]), None if tasks is None else max(1, int(tasks))
 
 
 class Beside:

@@ -15,7 +15,14 @@ from penstock.grants.journal import JournalWriter
 from penstock.grants.offset import Books, Offset, Positions, limited
 from penstock.grants.plans import KEEP_ALL
 from penstock.grants.sampling_units import drawn_by
-from penstock.grants.selection import Selection, fitted_plan, grant_books, select, split_among_tasks
+from penstock.grants.selection import (
+    Selection,
+    divided,
+    fitted_plan,
+    grant_books,
+    select,
+    split_among_tasks,
+)
 from penstock.grants.sic import row_sic
 from penstock.lanes.progress import LaneStore
 from penstock.spark.source.link import Beside, ControlLink
@@ -31,7 +38,7 @@ from penstock.vocabulary.errors import InvalidInputError, PenstockError
 _log = logging.getLogger(__name__)
 
 LEAST_TASK_ROWS = 20_000
-"""Least rows of a task: starting a Python worker and a task costs a few milliseconds."""
+"""Least rows of a task where it is not known what rows cost: the start of a task costs some milliseconds."""
 PROGRESS_EVERY_S = 1.0
 
 
@@ -172,8 +179,7 @@ class Planner:
             # Spark plans a batch once for each branch that reads it: only a new process is a new attempt
             self._attempt = offset.grant, journal.planned(offset)
         set_aside = 0 < self.options.poison_after < self._attempt[1]
-        if self._link is not None:
-            self._link.planned(offset, admitted, set_aside)
+        tasks = None if self._link is None else self._link.planned(offset, admitted, set_aside)
         if set_aside:
             self._warn_set_aside(offset, admitted)
             journal.set_aside(offset, admitted)
@@ -181,7 +187,11 @@ class Planner:
                 self._pin(offset.reader, offset.start)
             return []
         before = offset.books.admitted - admitted
-        parts = split_among_tasks(selections, before, self.options.tasks, LEAST_TASK_ROWS)
+        if tasks is None:
+            parts = split_among_tasks(selections, before, self.options.tasks, LEAST_TASK_ROWS)
+        else:
+            pieces = divided(self.log, offset.plan, selections, -(-admitted // tasks))
+            parts = split_among_tasks(pieces, before, tasks, 1)
         keep = offset.plan.chance(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
         drawn = drawn_by(self.log, offset) if DRAWN in self.options.metadata else None
