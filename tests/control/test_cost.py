@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.control.measure.batch_cost import alone
 from penstock.control.measure.cost import CostConfig, CostModel
 from penstock.vocabulary.errors import InvalidInputError
 
@@ -63,7 +64,7 @@ def test_fixed_and_row_cost_are_recovered_from_noisy_batches_of_many_sizes(seed:
     assert model.row_s == pytest.approx(ROW_S, rel=0.25)
     for rows in (5_000, 20_000, 40_000):
         assert model.batch_s(rows) == pytest.approx(true_s(rows), rel=0.2)
-        assert model.rows_in(model.batch_s(rows)) == pytest.approx(rows)
+        assert alone(model).rows_in(model.batch_s(rows)) == pytest.approx(rows)
 
 
 def test_without_noise_the_costs_are_exact_in_the_end() -> None:
@@ -156,7 +157,7 @@ def test_row_cost_is_never_zero_nor_many_times_a_batchs_own_in_the_first_batches
 def test_before_anything_is_known_a_model_promises_nothing() -> None:
     model = CostModel()
     assert (model.ready, model.warming, model.batch_s(100)) == (False, True, 0.0)
-    assert model.rows_in(1.0) == math.inf
+    assert alone(model).rows_in(1.0) == math.inf
     for took_s in (0.2, 0.0, -1.0, math.nan, math.inf):
         model.learn(0, took_s)
     assert not model.ready
@@ -176,8 +177,8 @@ def test_a_small_input_is_ready_after_several_batches_though_rows_hardly_show() 
 def test_nothing_fits_a_turn_that_is_shorter_than_the_fixed_cost() -> None:
     machine = MicroBatches(noise=0.0)
     machine.run_many(40, machine.varied)
-    assert machine.model.rows_in(0.5 * machine.model.fixed_s) == 0.0
-    assert machine.model.rows_in(-1.0) == 0.0
+    assert alone(machine.model).rows_in(0.5 * machine.model.fixed_s) == 0.0
+    assert alone(machine.model).rows_in(-1.0) == 0.0
 
 
 def test_a_model_goes_on_from_its_snapshot() -> None:

@@ -180,10 +180,10 @@ class LeaseBook:
         lease = query.lease
         late = [one.lease for one in query.costs.unsettled if one.lease.batch == event.batch is not None]
         if late:
-            late[0].end_job(now_s, event.tasks, event.core_s, now_s - event.ready_ago_s)
+            late[0].end_job(now_s, event.core_s, now_s - event.ready_ago_s)
             query.costs.settle()
         elif lease is not None:
-            lease.end_job(now_s, event.tasks, event.core_s, now_s - event.ready_ago_s)
+            lease.end_job(now_s, event.core_s, now_s - event.ready_ago_s)
             stages, machine = query.costs.last_stages, self.machine_of(query)
             if machine is not None:
                 expected_s = (lease.use.expected_s or 0.0) * machine.cores

@@ -129,12 +129,6 @@ class CostModel:
         """Returns the expected time of a batch."""
         return self.fixed_s + self.row_s * rows
 
-    def rows_in(self, length_s: float) -> float:
-        """Returns how many rows a batch of this length can have."""
-        if self.row_s <= 0.0:
-            return math.inf if length_s > self.fixed_s else 0.0
-        return max(0.0, (length_s - self.fixed_s) / self.row_s)
-
     def learn(self, rows: int, took_s: float) -> None:
         """Learns from a complete batch."""
         state, config = self.state, self.config

@@ -131,16 +131,6 @@ class CoreUse:
                 return self.cores - sum(stretch.used.values())
         return float(self.cores)
 
-    def free_now(self, key: str) -> float:
-        """How many cores the batches that began before a batch leave free now."""
-        free = float(self.cores)
-        for other, work in self._works.items():
-            if other == key:
-                break
-            if work.ready_s <= self._now_s and work.left_s > 0.0:
-                free -= min(free, float(work.tasks))
-        return free
-
     def frees_s(self, least: float = 1.0) -> float:
         """On the timer, when so many cores are first expected to be free, if no other batch begins."""
         for stretch in self._stretches():

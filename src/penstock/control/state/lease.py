@@ -69,7 +69,6 @@ class TaskUse:
     Attributes:
         planned: By reader, for how many tasks the control plane has allowed; empty while nothing is known.
         jobs: How many of Spark's jobs have ended.
-        tasks: How many tasks these jobs had.
         core_s: Seconds of these tasks.
         before_s: From the grant until the first tasks could begin; `None` if no job has ended.
         between_s: In all, from the end of a job until the tasks of the next one could begin.
@@ -79,7 +78,6 @@ class TaskUse:
 
     planned: dict[str, int] = field(default_factory=dict)
     jobs: int = 0
-    tasks: int = 0
     core_s: float = 0.0
     before_s: float | None = None
     between_s: float = 0.0
@@ -173,13 +171,12 @@ class Lease:
         self.batch = self.batch if batch is None else batch
         self.last_stage_s = now_s
 
-    def end_job(self, now_s: float, tasks: int, core_s: float, ready_s: float) -> None:
+    def end_job(self, now_s: float, core_s: float, ready_s: float) -> None:
         """A job of the batch has ended.
 
         Args:
             now_s: On the timer.
-            tasks: How many tasks it had.
-            core_s: Seconds of these tasks.
+            core_s: Seconds of its tasks.
             ready_s: On the timer, when the first of them could begin.
         """
         use = self.use
@@ -187,7 +184,7 @@ class Lease:
             use.before_s = max(0.0, ready_s - self.terms.began_s - self._held_s)
         else:
             use.between_s += max(0.0, ready_s - use.ended_s)
-        use.jobs, use.tasks, use.core_s = use.jobs + 1, use.tasks + tasks, use.core_s + core_s
+        use.jobs, use.core_s = use.jobs + 1, use.core_s + core_s
         use.ended_s = now_s
 
     def hold(self, now_s: float) -> None:

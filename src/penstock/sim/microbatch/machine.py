@@ -91,11 +91,6 @@ class TaskMachine:
     straggles: float = 3.0
     level: Callable[[float], float] = steady
 
-    @property
-    def idle_s(self) -> float:
-        """The part of a batch without any task."""
-        return self.log_s + self.plan_s + self.end_s
-
     def stages(self, now_s: float, rows: int, tasks: int, random: np.random.Generator) -> list[FloatArray]:
         """By stage, the seconds of each task.
 
@@ -116,11 +111,6 @@ class TaskMachine:
         factors = np.where(random.random(tasks) < self.stragglers, factors * self.straggles, factors)
         found: FloatArray = self.level(now_s) * (self.task_s + work_s / tasks) * factors
         return found
-
-    def core_s(self, rows: int, tasks: int) -> float:
-        """Core seconds of a batch, without noise."""
-        work_s = (self.row_s + self.shuffle_row_s) * rows
-        return work_s + self.task_s * (tasks + self.shuffle_tasks)
 
 
 @dataclass(slots=True, eq=False)

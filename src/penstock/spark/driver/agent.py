@@ -67,9 +67,10 @@ class Agent:
         """Tokens of each governed query, by its run."""
         self._is_up_to_date = True
         """Whether the control plane has the changes that were made since the start."""
-        # Spark calls the two listeners from two threads, so each has a line of its own
+        # the two listeners are called by two threads, and this agent is a third: each has a line of its own
         self._line = ControlClient(flow.address, TELL_TIMEOUT_S)
         self._other_line = ControlClient(flow.address, REPORT_TIMEOUT_S)
+        self._own_line = ControlClient(flow.address, TELL_TIMEOUT_S)
         self._cores: int | None = None
         """Of the application's executors, as Spark last said."""
         self._listeners = (TaskEvents(flow.spark, self._heard), ProgressListener(flow.spark, self._ended))
@@ -89,15 +90,15 @@ class Agent:
                 context.sc().listenerBus().waitUntilEmpty(LAST_REPORTS_MS)
         for listener in self._listeners:
             listener.stop()
-        self._line.close()
-        self._other_line.close()
+        for line in (self._line, self._other_line, self._own_line):
+            line.close()
 
     def _heard(self, event: TaskEvent) -> None:
         """Passes on what Spark says of cores and tasks; a control plane that is silent misses it."""
         match event:
             case Cores():
                 self._cores = event.count
-                self._tell_cores()
+                self._tell_cores(self._line)
                 return
             case LastStage():
                 message: dict[str, Any] = {"op": "last_stage"}
@@ -112,11 +113,11 @@ class Agent:
             with suppress(PenstockError):
                 self._line.request({**message, "tokens": tokens, "batch": event.batch})
 
-    def _tell_cores(self) -> None:
-        """Tells the control plane how many cores there are."""
+    def _tell_cores(self, line: ControlClient) -> None:
+        """Tells the control plane how many cores there are, on the line of the thread that calls this."""
         if self._cores is not None:
             with suppress(PenstockError):
-                self._line.request({"op": "cores", "driver": self._flow.driver, "cores": self._cores})
+                line.request({"op": "cores", "driver": self._flow.driver, "cores": self._cores})
 
     def _ended(self, batch: int, rows: Dropped) -> None:
         """Tells the control plane which grants a batch had, and how many rows of each were dropped."""
@@ -134,7 +135,7 @@ class Agent:
                     self._flow.resend_changes()
                     self._is_up_to_date = True
                 self._check_queries()
-                self._tell_cores()  # so that a control plane that was replaced knows
+                self._tell_cores(self._own_line)  # so that a control plane that was replaced knows
             except PenstockError as error:
                 _log.warning("the control plane could not be reached: %s", error)
             except Exception as error:  # Spark may be stopping; the next look will show
