@@ -80,8 +80,11 @@ ARITHMETIC = {
     "measure/cost.py:learn",  # twice a setting
     "measure/delays.py:arrivals",  # four points of a stretch
     "measure/delays.py:stats",  # percentiles
+    "measure/first_batches.py:learn",  # halves
+    "measure/work.py:learn",  # half-lives
     "schedule/overlap.py:learn",  # rounding
     "schedule/scheduler.py:_tick_s",  # a tick comes half a target after the last batch
+    "schedule/turns.py:_alone_s",  # a batch that follows another without a pause is waited for twice
     "shed/capacity_view.py:_of_other",  # the middles of intervals
 }
 """Functions with numbers that nobody tuned. Tuned numbers are in `Tuning` and `CostConfig`, with reasons."""

@@ -46,6 +46,7 @@ def contest(
         dict.fromkeys(turns, LENGTH_S),
         used,
         seen.batch_s(seen.turn_s(turns)),
+        seen.batch_s(seen.turn_s(turns)),
         lambda: np.array([(starts_s or {}).get(q.key, np.inf) for q in wanting]),
         within,
     )

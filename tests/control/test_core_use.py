@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.schedule.core_use import CoreUse, Work
+from penstock.control.cores.core_use import CoreUse, Work
 
 NOW_S = 1_000_000.0
 """A timer that began long ago: seconds of it are coarse."""
@@ -57,13 +57,6 @@ def test_a_batch_that_takes_longer_than_expected_keeps_no_cores_from_others() ->
     assert cores.free_at(NOW_S + 2.0) == 4.0
     cores.end("0")
     assert cores.ends_s() == {}
-
-
-def test_the_cores_are_busy_for_what_is_left_of_the_batches() -> None:
-    cores = use(4, (0.0, 4.0, 4), (0.0, 2.0, 2))
-    assert cores.queue_s(NOW_S) == pytest.approx(1.5)
-    assert cores.queue_s(NOW_S + 1.0) == pytest.approx(0.5)
-    assert cores.queue_s(NOW_S + 9.0) == 0.0
 
 
 batches = st.lists(

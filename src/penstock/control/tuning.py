@@ -110,8 +110,30 @@ class Tuning:
     queue_s: float = 0.05
     """Tasks of a batch may wait this long for a core. If they came just when cores are expected to be free,
     cores would be idle whenever a batch is planned a little later than usual."""
+    narrow: float = 1 / 3
+    """A batch takes at least this part of its turn interval, on as few cores as that allows. Each task has a
+    cost, so few long tasks do more than many short ones; but rows wait for as long as their batch takes."""
     learning_s: float = 0.25
-    """Machine seconds of a batch at most while the cost of its rows is being learned."""
+    """Machine seconds of a batch at most while the cost of its rows is being learned, and seconds of its
+    tasks."""
+    first_work_rows: int = 100
+    """The most rows of a query's first batch. A row may cost ten milliseconds or more."""
+    first_growth: float = 16.0
+    """While its cost is being learned, a batch has at most this many times the rows of the largest one
+    before."""
+    cold_batches: int = 1
+    """The first batches of a query start workers and compile code: they bound the cost of a row, no more."""
+    told_by_rows: float = 2.0
+    """Two batches may show the effect of rows if one has this many times the rows of the other."""
+    told_by_time: float = 1.5
+    """They show it if that batch also took this many times as long."""
+    told_at_last: int = 6
+    """With so many batches that all look alike, half of what a batch takes counts as fixed. A query that
+    never has more rows must have some cost, and a larger batch corrects it later."""
+    stretch_memory_batches: float = 8.0
+    """Batches after which it is half forgotten how much longer tasks take than their work."""
+    most_stretch: float = 4.0
+    """If tasks took longer than this many times their work, it was not other batches that delayed them."""
     unknown_core_s: float = 0.5
     """Core seconds that a batch counts for whose cost is not known yet."""
 

@@ -1,4 +1,12 @@
-"""PySpark's daemon, which forks the Python workers of an executor, without one of its tracebacks.
+"""PySpark's daemon, which forks the Python workers of an executor: workers start quickly, and end quietly.
+
+PySpark's daemon imports little, and each worker imports PySpark's worker, NumPy and pyarrow anew. That costs
+a worker most of a second of CPU time, and a micro-batch on sixteen cores starts thirty workers. This daemon
+imports them once; workers share what it imported. PySpark does not do so because a process with threads must
+not fork, and such packages may start threads when they are imported. So this daemon counts its threads after
+the imports. If there is more than one, it begins again without the imports.
+
+Workers collect garbage after each task. What the daemon imported is frozen, so it is not looked through.
 
 Spark closes the connection to a worker whose task it cancels: a query was stopped inside a micro-batch, or
 nobody wants the rest of the rows. It also closes connections of workers that have been idle for a minute. The
@@ -7,17 +15,27 @@ ends. Errors of users' code go to Spark through the connection, and all other er
 
 `penstock.session` names this module in `spark.python.daemon.module`. Spark starts the planners, in which it
 asks Python about data sources, with its own daemon whatever that setting says. A planner that imports
-Penstock becomes quiet by `hush`. This module imports little: workers are forked.
+Penstock becomes quiet by `hush`.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 
 _DAEMON = "pyspark.daemon"
+PRELOADED = ("pyspark.worker", "pyarrow.compute", "penstock.spark.source.tasks")
+"""Modules that nearly every worker of a governed query needs, with all that they import."""
+PRELOAD_VARIABLE = "PENSTOCK_PRELOAD"
+"""Environment variable: 0 keeps the daemon from importing anything for its workers."""
+_THREADS = Path("/proc/self/task")
 
 Worker = Callable[[socket.socket, bool], int]
 
@@ -44,8 +62,32 @@ def hush(main: ModuleType) -> None:
         main.worker = quiet(main.worker)  # type: ignore[attr-defined]
 
 
+def preload(modules: Sequence[str] = PRELOADED) -> bool:
+    """Imports modules for the workers; returns whether this process may still fork.
+
+    Nothing is imported where threads cannot be counted, or if `PENSTOCK_PRELOAD` is 0. A module that cannot
+    be imported here is imported, or missed, by the worker that needs it.
+    """
+    if os.environ.get(PRELOAD_VARIABLE) == "0" or not _THREADS.is_dir():
+        return True
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    return len(list(_THREADS.iterdir())) == 1
+
+
+def begin_again() -> None:
+    """Replaces this process by a daemon that imports nothing for its workers."""
+    os.environ[PRELOAD_VARIABLE] = "0"
+    os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]])
+
+
 if __name__ == "__main__":
     from pyspark import daemon
 
+    if not preload():
+        begin_again()
     daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
     daemon.manager()

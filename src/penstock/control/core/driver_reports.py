@@ -40,7 +40,9 @@ def _job_ended(engine: Engine, report: ev.JobEnded) -> None:
     """A job's tasks have ended, and it is known what they took. The batch may have ended before."""
     query = _query_of(engine, report.tokens)
     if query is not None:
-        engine.leases.end_job(query, report, report.at.timer_s)
+        now_s = report.at.timer_s
+        ready_s = now_s - report.ready_ago_s
+        engine.leases.machines.end_job(query, report.batch, report.core_s, ready_s, now_s)
         engine.table.changed(query.key)
         engine.questions.changed()
         engine.retry_plans(report.at)
@@ -57,7 +59,7 @@ def _cores_changed(engine: Engine, report: ev.CoresChanged) -> None:
     if not engine.leases.cores_changed(report.driver, report.cores, report.at.timer_s):
         return
     for query in engine.members.queries.values():
-        query.costs.run_on(engine.leases.cores_for(query))
+        query.costs.run_on(engine.leases.machines.cores_for(query))
     engine.table.everything_changed()
     engine.questions.changed()
     engine.retry_plans(report.at)

@@ -101,7 +101,8 @@ class Engine(Readings):
         Raises:
             InvalidInputError: Somebody wants what a rule forbids; nothing was changed.
         """
-        had_s = self.leases.pass_time(event.at.timer_s) if self.leases.machines else None
+        machines = self.leases.machines
+        had_s = machines.pass_time(event.at.timer_s) if machines.by_driver else None
         self.classes.pass_time(event.at, self.leases.held.values(), had_s)
         if self.leases.stop_preferring(event.at.timer_s):
             self.questions.changed()
@@ -161,7 +162,7 @@ class Engine(Readings):
         check_stream(governed.config, stream, others)
         reader = self.members.join(event)
         query = self.members.queries[who.query]
-        query.costs.run_on(self.leases.cores_for(query))
+        query.costs.run_on(self.leases.machines.cores_for(query))
         self.ledger.sic.joined(reader.token, who.query)
         self.ledger.sic.reads(who.query, reader.id, stream.id)
         self.table.everything_changed()
@@ -299,11 +300,12 @@ class Engine(Readings):
             return
         lease.let_go(now_s)
         self.ledger.planned(self.classes[query.cls].plant, query, lease, event)
-        self.leases.plan(query, now_s)
+        self.leases.machines.plan(query, lease, now_s)
         reader.offset = reader.counted = event.offset
         if event.offset.tick:
             query.turn.close_windows()
-        self.out.add(MayProceed(event.reader, self.leases.tasks(query, event.reader, event.admitted)))
+        tasks = self.leases.machines.tasks(query, event.reader, event.admitted)
+        self.out.add(MayProceed(event.reader, tasks))
 
     def retry_plans(self, at: Moment) -> None:
         """Batches that could not begin may be able to now."""
@@ -376,8 +378,7 @@ class Engine(Readings):
             self._issue(query, tick_terms(query.backlog.waiting, at), at)
             return
         governed, mine = self.classes[query.cls], self.members.of_class(query.cls)
-        queue_s = self.leases.queue_s(query, at.timer_s)
-        pending = self.granting.begin(governed, mine, query, verdict.schedule, spare, queue_s)
+        pending = self.granting.begin(governed, mine, query, verdict.schedule, spare)
         self._finish(pending, at, may_fetch=True)
 
     def _finish(self, pending: PendingGrant, at: Moment, may_fetch: bool) -> None:

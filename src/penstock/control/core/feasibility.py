@@ -100,7 +100,7 @@ def feasibility(engine: Engine) -> FeasibilityReport:
         classes.append(ClassCost(name, cls.priority, cls.delay_target_s, costs))
         unknown[name] = [q.name for q in queries if not q.cost.ready]
     # machine seconds in a second, or batch seconds where it is not known what batches use
-    capacity = 1.0 if engine.leases.machines else float(engine.config.most_slots or 1)
+    capacity = 1.0 if engine.leases.machines.by_driver else float(engine.config.most_slots or 1)
     plans = plan_capacity(classes, capacity)
     return FeasibilityReport(capacity, {each.name: _class(each, unknown[each.name]) for each in plans})
 

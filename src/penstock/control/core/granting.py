@@ -83,7 +83,6 @@ class Granting:
         query: Query,
         schedule: TurnSchedule,
         spare: bool,
-        queue_s: float = 0.0,
     ) -> PendingGrant:
         """Begins a grant: asks the class's manager which of a query's waiting rows it admits.
 
@@ -93,10 +92,9 @@ class Granting:
             query: The query that has the turn.
             schedule: The lengths of all turns.
             spare: Whether no other class wanted the turn.
-            queue_s: How long the tasks of its batch are expected to wait for cores.
         """
         turn = schedule.turn(query)
-        admission = self.decider.admit(governed, queries, query, schedule, turn, self.on, queue_s)
+        admission = self.decider.admit(governed, queries, query, schedule, turn, self.on)
         return PendingGrant(query, schedule, turn, admission, query.backlog.waiting, spare)
 
     def finish(
@@ -148,6 +146,7 @@ class Granting:
             arrival_s=at.timer_s - (at.wall_s - times_s),
             arrival_rows=rows,
             planned_s=planned_s,
+            task_s=turn.task_s if query.cost.ready else self._tuning.learning_s,
             spare=pending.spare,
         )
 
@@ -227,25 +226,24 @@ class Granting:
 def row_limit(query: Query, turn: Turn, tuning: Tuning = TUNING) -> float:
     """Returns the most rows that a query's next batch may have.
 
-    These are the rows that fit into the turn, once the query's cost is known, but at most `most_rows`. Rows
-    may cost milliseconds. While their cost is being learned, a batch must therefore not keep the machine for
-    long. Still the first rows are always allowed: nearly all the time of a small batch is not that of its
-    rows.
+    These are the rows that fit into the turn, once the query's cost is known, but at most `most_rows`.
     """
     most, cost = most_rows(query, tuning), query.cost
     if cost.ready and not cost.warming and cost.row_s > 0.0:
         return min(most, max(1.0, cost.rows_in(full_s(cost, turn, tuning))))
-    if not cost.most_row_s:
-        return most
-    return min(most, max(tuning.first_rows, tuning.learning_s / cost.most_row_s))
+    return most
 
 
 def most_rows(query: Query, tuning: Tuning = TUNING) -> float:
     """Returns the most rows that a batch may have, judged by the query's earlier batches.
 
     A batch may only be some times as large as the largest one before: costs of larger batches are unknown.
+    Rows may cost milliseconds. While their cost is being learned, a batch must not keep the machine for long.
     """
-    if query.cost.warming:
+    cost = query.cost
+    if not cost.ready and cost.first is not None:
+        return cost.first.most_rows(tuning.learning_s * cost.cores)
+    if cost.warming:
         return tuning.first_rows
     return max(tuning.first_rows, tuning.growth * query.costs.largest_rows)
 

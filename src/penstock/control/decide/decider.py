@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.control.backlog.waiting import profile
+from penstock.control.cores.width import tasks_of
 from penstock.control.decide.observing import ClassView
 from penstock.control.measure.batch_cost import BatchCost
 from penstock.control.schedule.paths import Paths
@@ -43,7 +44,6 @@ class Decider:
         schedule: TurnSchedule,
         turn: Turn,
         shedding: bool,
-        queue_s: float = 0.0,
     ) -> Admission:
         """Returns which of a query's waiting rows the class's manager admits.
 
@@ -54,11 +54,10 @@ class Decider:
             schedule: The lengths of all turns.
             turn: The turn of the query: how long its grant may be.
             shedding: Whether the manager may shed rows.
-            queue_s: How long the tasks of its batch are expected to wait for cores.
         """
         at = schedule.seen.at
         if governed.traits.gives_grants:
-            admission = self._granted(governed, queries, query, schedule, turn, queue_s)
+            admission = self._granted(governed, queries, query, schedule, turn)
         else:
             keep_fraction = governed.plant.keep_fraction if query.cost.ready else 1.0
             admission = Admission(at.wall_s, -math.inf, keep_fraction)
@@ -73,14 +72,13 @@ class Decider:
         query: Query,
         schedule: TurnSchedule,
         turn: Turn,
-        queue_s: float,
     ) -> Admission:
         at = schedule.seen.at
         # rows that other queries process after this one must be early: they count as if they were older
         ahead_s = governed.plant.cls.delay_target_s * (1.0 - self.paths.due_fraction(query.key))
         rows = profile(query.backlog.waiting)
         rows = WaitingRows(rows.arrival_s - ahead_s, rows.rows)
-        batch = timing(query, turn, self.tuning, queue_s)
+        batch = timing(query, turn, self.tuning)
         self.step(governed, queries, schedule, rows, batch)
         decision = governed.plant.decision
         admission = decision.grant if decision is not None else None
@@ -172,18 +170,26 @@ def full_s(cost: BatchCost, turn: Turn, tuning: Tuning = TUNING) -> float:
     return max(turn.length_s, cost.fixed_s * tuning.batch_fixed)
 
 
-def timing(query: Query, turn: Turn, tuning: Tuning = TUNING, queue_s: float = 0.0) -> BatchTiming | None:
-    """Returns the cost of a query's batch, or `None` while that cost is not known.
+def timing(query: Query, turn: Turn, tuning: Tuning = TUNING) -> BatchTiming | None:
+    """Returns how long a query's batch takes, or `None` while its cost is not known.
+
+    A manager asks when rows are done. So the part of a batch without tasks counts, and a batch on some of the
+    cores takes longer than its machine time.
 
     Args:
         query: The query.
         turn: How long the grant may be.
         tuning: Figures.
-        queue_s: How long the tasks of the batch are expected to wait for cores.
     """
     cost = query.cost
     if not cost.ready or cost.row_s <= 0:
         return None
-    # a manager asks when rows are done, so the part of a batch without tasks counts here
-    without_s, length_s = cost.idle_s + queue_s, full_s(cost, turn, tuning)
-    return BatchTiming(without_s + cost.fixed_s, cost.row_s, without_s + length_s, turn.cycle_s)
+    length_s = full_s(cost, turn, tuning)
+    tasks = tasks_of(length_s * cost.cores, cost.cores, turn.task_s, tuning)
+    longer = cost.cores / tasks * cost.stretch
+    return BatchTiming(
+        cost.idle_s + longer * cost.fixed_s,
+        longer * cost.row_s,
+        cost.idle_s + longer * length_s,
+        turn.cycle_s,
+    )

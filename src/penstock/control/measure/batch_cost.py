@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from penstock.control.measure.cost import CostModel
+from penstock.control.measure.first_batches import FirstBatches
 from penstock.control.measure.work import WorkCost
 
 
@@ -25,8 +26,10 @@ class BatchCost:
         error: By which part of it a batch usually differs from its expected time.
         idle_s: Seconds of a batch without any task.
         before_s: Seconds from a grant until the first tasks of its batch can begin.
-        most_row_s: Machine seconds of a row in the last batch, known also while the cost is being learned;
-            0 if nothing is known.
+        stretch: How many times as long a batch takes as its work would on the cores that it uses.
+        cores: Cores of the machine; 1 where a batch counts as if it had the machine for itself.
+        first: The first batches on these cores, from which the cost is learned; `None` where a batch counts
+            as if it had the machine for itself.
     """
 
     ready: bool
@@ -36,7 +39,9 @@ class BatchCost:
     error: float
     idle_s: float = 0.0
     before_s: float = 0.0
-    most_row_s: float = 0.0
+    stretch: float = 1.0
+    cores: int = 1
+    first: FirstBatches | None = None
 
     def batch_s(self, rows: float) -> float:
         """Expected machine seconds of a batch."""
@@ -59,11 +64,13 @@ def on_cores(work: WorkCost, cores: int) -> BatchCost:
     model, cores = work.model, max(1, cores)
     return BatchCost(
         model.ready,
-        model.warming,
+        work.first.is_cold,
         model.fixed_s / cores,
         model.row_s / cores,
         model.error,
         work.idle_s,
         work.before_s,
-        work.most_row_s / cores,
+        work.stretch,
+        cores,
+        work.first,
     )

@@ -8,7 +8,7 @@ that took far longer than expected counts little unless the next ones agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,8 +34,6 @@ class CostConfig:
         anchor_growth: The time of the shortest batch grows by this factor at every batch. It is slowly
             forgotten, because what a start costs may rise.
         least_fixed_fraction: The fixed cost is at least this part of the shortest batch, whatever a fit says.
-        anchor_fixed_fraction: The fixed cost is at first at most this part of the shortest batch. Nearly all
-            the time of a small batch is fixed; nearly all its core seconds are not.
     """
 
     warm_up_batches: int = 3
@@ -49,7 +47,6 @@ class CostConfig:
     first_fixed_fraction: float = 0.9
     anchor_growth: float = 1.005
     least_fixed_fraction: float = 0.02
-    anchor_fixed_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("shape_memory_batches", "level_memory_batches", "anchor_batches"):
@@ -129,6 +126,20 @@ class CostModel:
         """Returns the expected time of a batch."""
         return self.fixed_s + self.row_s * rows
 
+    def begin(self, fixed_s: float, row_s: float, points: Iterable[tuple[int, float]]) -> None:
+        """Starts with figures that are known from elsewhere, instead of learning them from first batches.
+
+        Args:
+            fixed_s: Of a batch without rows.
+            row_s: Of a row.
+            points: Batches that show it: rows, and the time that they took.
+        """
+        state = self.state
+        state.seen, state.fixed_s, state.row_s = self.config.warm_up_batches, fixed_s, row_s
+        for rows, took_s in points:
+            self._anchor(rows, took_s)
+            self._fit(rows, took_s)
+
     def learn(self, rows: int, took_s: float) -> None:
         """Learns from a complete batch."""
         state, config = self.state, self.config
@@ -177,9 +188,7 @@ class CostModel:
         )
         told_apart = state.largest_s >= config.told_apart_ratio * state.anchor_s and state.points >= 2
         if state.largest_rows and (told_apart or state.points >= config.first_points):
-            state.fixed_s = min(
-                config.anchor_fixed_fraction * state.anchor_s, config.first_fixed_fraction * state.largest_s
-            )
+            state.fixed_s = min(state.anchor_s, config.first_fixed_fraction * state.largest_s)
             state.row_s = (state.largest_s - state.fixed_s) / state.largest_rows
             self._fit(state.largest_rows, state.largest_s)
 

@@ -28,7 +28,8 @@ class Contest:
         turns: By class, how long its turns are.
         room_s: By class, how long a round is in which each of its queries has one turn.
         used: How much time each class has used.
-        batch_s: By query, how long its next batch would be.
+        batch_s: By query, the machine time of its next batch.
+        takes_s: By query, how long the tasks of that batch would take.
         starts_s: Computes by query, in how many seconds its batch must begin at the latest. Many contests
             are decided without this.
         within: Classes that usually use no more of the time than they may claim.
@@ -42,6 +43,7 @@ class Contest:
     room_s: Mapping[str, float]
     used: Turns
     batch_s: FloatArray
+    takes_s: FloatArray
     starts_s: Callable[[], FloatArray]
     within: Container[str]
     tuning: Tuning = TUNING
@@ -101,7 +103,7 @@ class Contest:
         must run as well, one after the other.
         """
         seen, at, wait_s = self.seen, self._places[cls], self._turn_s(other)
-        done_s = seen.waited_s[at] + wait_s + seen.idle_s[at] + self.batch_s[at]
+        done_s = seen.waited_s[at] + wait_s + seen.idle_s[at] + self.takes_s[at]
         late = done_s > seen.target_s[at] * (1.0 - self.tuning.slack_fraction)
         if self._priorities[cls] > self._priorities[other]:
             late |= self.starts_s()[at] < wait_s

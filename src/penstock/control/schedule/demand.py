@@ -27,8 +27,10 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
     learning = set(seen.cls[working & ~seen.ready].tolist())
     counted = known & (working | (working_of == 0)[seen.cls])
     fixed_of, idle_of, turns_of = np.zeros(count), np.zeros(count), np.ones(count, np.int64)
+    stretch_of = np.ones(count)
     np.maximum.at(fixed_of, seen.cls[counted], seen.fixed_s[counted])
     np.maximum.at(idle_of, seen.cls[counted], seen.idle_s[counted])
+    np.maximum.at(stretch_of, seen.cls[counted], seen.stretch[counted])
     np.maximum.at(turns_of, seen.cls[active], seen.turns_of_row[active])
     targets_s = [
         max(
@@ -60,6 +62,8 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
             fixed_s,
             Asking(keys, who, usual[who], seen.fixed_s[who]),
             min(burst_of[i], float(queries)),
+            float(idle_of[i]),
+            float(stretch_of[i]),
         )
     return demands
 

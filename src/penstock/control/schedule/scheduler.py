@@ -42,7 +42,7 @@ class TurnSchedule:
     def turn(self, query: Query) -> Turn:
         """How long a grant of a query may be."""
         turn = self.turns[query.cls]
-        return Turn(turn.of(query.key), turn.cycle_s, turn.asking, turn.lengths_s)
+        return Turn(turn.of(query.key), turn.cycle_s, turn.asking, turn.lengths_s, turn.task_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +109,8 @@ class Scheduler:
             share, claim = self.capacity.shares[name], self.capacity.claims[name]
             load = claim if demand.load is None else demand.load / self.parallel
             shares[name] = max(share, min(load, claim), LEAST_SHARE)
-        turns = plan_turns(demands, shares, self.parallel, self._tuning)
+        narrow = self._tuning.narrow if (seen.cores > 1.0).any() else 0.0
+        turns = plan_turns(demands, shares, self.parallel, self._tuning, narrow)
         least = self._tuning.least_fixed
         turns.update({name: Turn(least * tick.fixed_s, tick.target_s) for name, tick in ticks.items()})
         return TurnSchedule(seen, {**demands, **ticks}, turns, seen.turn_s(turns))
@@ -132,11 +133,15 @@ class Scheduler:
         schedule = self.schedule(seen)
         turns, turn_s = schedule.turns, schedule.lengths_s
         batch_s = seen.batch_s(turn_s)
-        starts_s = partial(self._starts_s, seen, turns, batch_s, _which(seen, ending))
+        takes_s = seen.takes_s(batch_s, turns, self._tuning)
+        starts_s = partial(self._starts_s, seen, turns, batch_s, takes_s, _which(seen, ending))
         if self._eager:
             willing, again_s = _with_rows(seen, asking)
         else:
-            willing, again_s = self._willing(seen, turn_s, batch_s, starts_s(self._tuning.latest_at), asking)
+            put_off_s = self._put_off_s(seen, turns, turn_s, starts_s(self._tuning.latest_at))
+            willing, again_s = self._willing(
+                seen, batch_s, put_off_s, starts_s(self._tuning.latest_at), asking
+            )
         wanting = willing & seen.asks
         if not wanting.any():
             return Verdict(schedule, again_s=again_s)
@@ -150,6 +155,7 @@ class Scheduler:
             {name: turns[name].length_s * schedule.demands[name].queries for name in turns},
             self.turns,
             batch_s,
+            takes_s,
             # a class goes first only if rows would be lost, not if they would be done a little later
             cache(partial(starts_s, 1.0 - self._tuning.slack_fraction)),
             self._within(),
@@ -225,8 +231,8 @@ class Scheduler:
     def _willing(
         self,
         seen: Snapshot,
-        turn_s: FloatArray,
         batch_s: FloatArray,
+        put_off_s: FloatArray,
         starts_s: FloatArray,
         asking: BoolArray,
     ) -> tuple[BoolArray, float]:
@@ -235,7 +241,6 @@ class Scheduler:
         Lower classes are examined first, because a higher class starts early if a batch that a lower class
         wants would make it late.
         """
-        put_off_s = self._put_off_s(seen, turn_s, starts_s)
         is_put_off = np.isfinite(starts_s) & (put_off_s > 0.0)
         longer_s = batch_s * (1.0 + seen.error) / self.parallel
         willing, lower_s, again_s = np.zeros(asking.size, np.bool_), 0.0, math.inf
@@ -249,7 +254,9 @@ class Scheduler:
             lower_s = max(lower_s, float(longer_s[wants].max(initial=0.0)))
         return willing, again_s
 
-    def _put_off_s(self, seen: Snapshot, turn_s: FloatArray, starts_s: FloatArray) -> FloatArray:
+    def _put_off_s(
+        self, seen: Snapshot, turns: Mapping[str, Turn], turn_s: FloatArray, starts_s: FloatArray
+    ) -> FloatArray:
         """By query, how long it waits for a fuller batch; 0 where a batch now is better."""
         tuning = self._tuning
         empty = np.isnan(seen.age_s)
@@ -260,7 +267,8 @@ class Scheduler:
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
         now = ~seen.ready | seen.draining | (seen.rows >= room)
-        done_s = np.where(empty, 0.0, seen.age_s) + seen.idle_s + seen.fixed_s + seen.row_s * seen.rows
+        takes_s = seen.takes_s(seen.fixed_s + seen.row_s * seen.rows, turns, tuning)
+        done_s = np.where(empty, 0.0, seen.age_s) + seen.idle_s + takes_s
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)
         found: FloatArray = np.where(empty, _tick_s(seen), np.where(now, 0.0, later_s))
@@ -271,6 +279,7 @@ class Scheduler:
         seen: Snapshot,
         turns: Mapping[str, Turn],
         batch_s: FloatArray,
+        takes_s: FloatArray,
         ending: BoolArray,
         at: float,
     ) -> FloatArray:
@@ -281,7 +290,8 @@ class Scheduler:
         Args:
             seen: All queries.
             turns: By class, how long its turns are.
-            batch_s: By query, how long its next batch would be.
+            batch_s: By query, the machine time of its next batch.
+            takes_s: By query, how long the tasks of that batch would take.
             ending: By query, whether its running batch is about to end.
             at: The part of the target after which the oldest row must be done.
 
@@ -292,7 +302,7 @@ class Scheduler:
         work = ~np.isnan(seen.age_s) & seen.ready & has_turn & (~seen.runs | ending)
         if int(work.sum()) <= 1:
             return np.full(work.size, np.inf)
-        due_s = seen.target_s * at - seen.age_s - seen.idle_s
+        due_s = seen.target_s * at - seen.age_s - seen.idle_s - (takes_s - batch_s)
         return latest_starts(due_s, batch_s * (1.0 + seen.error), seen.priority, work, self.parallel)
 
     # -- what turns cost ------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from penstock.control.cores.width import takes_s
 from penstock.control.schedule.turns import Turn
 from penstock.control.state.query import Query
+from penstock.control.tuning import Tuning
 from penstock.vocabulary.model import FloatArray
 from penstock.vocabulary.moment import Moment
 
@@ -60,6 +62,8 @@ class Snapshot:
         error: The part by which a batch usually differs from its expected time.
         idle_s: The part of a batch's time in which none of its tasks runs; see `BatchCost`.
         before_s: The time from a grant until the first tasks of its batch can begin.
+        stretch: How many times as long its batches take as their work would on the cores that they use.
+        cores: The cores of the query's machine; 1 where a batch counts as if it had the machine for itself.
         draining: Whether the query processes its backlog unshed.
         windows_wait: Whether windows may wait for a tick.
         quiet_s: How long ago the query's last batch ended.
@@ -87,6 +91,8 @@ class Snapshot:
     error: FloatArray
     idle_s: FloatArray
     before_s: FloatArray
+    stretch: FloatArray
+    cores: FloatArray
     draining: BoolArray
     windows_wait: BoolArray
     quiet_s: FloatArray
@@ -110,6 +116,17 @@ class Snapshot:
         for turn in turns.values():
             found[turn.asking.at] = turn.lengths_s
         return found
+
+    def takes_s(self, machine_s: FloatArray, turns: Mapping[str, Turn], tuning: Tuning) -> FloatArray:
+        """How long the tasks of each query's batch take, if the batch has so much machine time.
+
+        Args:
+            machine_s: By query, the machine time.
+            turns: By class that has one, its turn.
+            tuning: Figures.
+        """
+        task_s = [turns[cls.name].task_s if cls.name in turns else 0.0 for cls in self.classes]
+        return takes_s(machine_s, self.cores, np.array(task_s)[self.cls], self.stretch, tuning)
 
     def batch_s(self, turn_s: FloatArray) -> FloatArray:
         """The machine time of each query's next batch: its turn, or less if few rows wait; else 0."""

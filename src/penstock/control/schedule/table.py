@@ -17,7 +17,7 @@ from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.moment import Moment
 
-_NUMBERS, _HOLDS_FROM_S = 13, 12
+_NUMBERS, _HOLDS_FROM_S = 15, 14
 _FLAGS, _REFUSED = 5, 4
 
 
@@ -100,6 +100,8 @@ class QueryTable:
                 cost.error,
                 cost.idle_s,
                 cost.before_s,
+                cost.stretch,
+                cost.cores,
                 turn.done_s,
                 turn.granted_s,
                 -np.inf if runs else query.question.until_s,
@@ -140,7 +142,7 @@ class QueryTable:
             cls, per_s = cls[able], per_s[:, able]
             numbers, flags = numbers[:, able], flags[:, able]
         rows, oldest_s, fixed_s, row_s, error, idle_s, before_s, *others = numbers.copy()
-        done_s, granted_s, until_s, due, turns, _ = others
+        stretch, cores, done_s, granted_s, until_s, due, turns, _ = others
         runs, ready, draining, windows_wait, _ = flags.copy()
         age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
         target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
@@ -164,6 +166,8 @@ class QueryTable:
             error=error,
             idle_s=idle_s,
             before_s=before_s,
+            stretch=stretch,
+            cores=cores,
             draining=draining,
             windows_wait=windows_wait,
             quiet_s=at.timer_s - done_s,

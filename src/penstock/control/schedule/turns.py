@@ -54,6 +54,8 @@ class Demand:
         fixed_s: The largest fixed cost of its batches.
         asking: The queries that ask, each with its part of the load; empty where `load` is `None`.
         burst: The load by the arrival rate of the last moments, where that rate is above the usual one.
+        idle_s: The largest part of its batches without tasks, which is no part of `target_s`.
+        stretch: How many times as long as their work on their cores its batches take, at most.
     """
 
     target_s: float
@@ -62,6 +64,8 @@ class Demand:
     fixed_s: float
     asking: Asking = NOBODY
     burst: float = 0.0
+    idle_s: float = 0.0
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,14 @@ class Turn:
         cycle_s: The turn interval: the time from a grant of a query to its next grant.
         asking: The queries whose loads are known.
         lengths_s: For each of these queries, how long its grant may be.
+        task_s: How long tasks of its batches may be; 0 where a batch uses all cores.
     """
 
     length_s: float
     cycle_s: float
     asking: Asking = NOBODY
     lengths_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    task_s: float = 0.0
 
     def of(self, query: str) -> float:
         """How long a grant of a query may be."""
@@ -93,6 +99,7 @@ def plan_turns(
     shares: Mapping[str, float],
     parallel: float = 1.0,
     tuning: Tuning = TUNING,
+    narrow: float = 0.0,
 ) -> dict[str, Turn]:
     """Plans turns such that a row that just missed a batch is still in time after the next batch.
 
@@ -108,11 +115,17 @@ def plan_turns(
     - its rows are in time even if the longest turn of another class comes before their turn, and
     - its turns are not longer than the time that each other class leaves free of the common interval.
 
+    Where batches run beside each other, a batch of p_q C machine seconds may use some of the cores only, and
+    take f_q C for it, with f_q = max(p_q, narrow) and longer by what batches are stretched. Then the interval
+    is the longest with C (1 + f_q) <= target. A query whose batches follow each other without a pause waits
+    twice for the part without tasks.
+
     Args:
         demands: By class that has work, what it asks for.
         shares: By class. The classes divide the whole time in this proportion.
         parallel: How many batches run at once, on average: the seconds of batch time in a second.
         tuning: How full batches are, and how long they are at least.
+        narrow: The part of the turn interval that a batch takes at least; 0 where it uses all cores.
     """
     if not demands:
         return {}
@@ -121,7 +134,8 @@ def plan_turns(
     equal = {name: min(shares[name] / d.queries, 1.0) for name, d in demands.items()}
     by_query = {name: _parts(d, shares[name], tuning) for name, d in demands.items()}
     parts = {name: float(each.max()) if each.size else equal[name] for name, each in by_query.items()}
-    alone_s = {name: d.target_s / (1.0 + parts[name]) for name, d in demands.items()}
+    takes = {name: max(parts[name], narrow) * d.stretch for name, d in demands.items()}
+    alone_s = {name: _alone_s(d, takes[name]) for name, d in demands.items()}
     longest_s = {name: _length_s(d, parts[name] * alone_s[name], tuning) for name, d in demands.items()}
     common_s = min(alone_s.values())
     turns = {}
@@ -129,7 +143,7 @@ def plan_turns(
         others = [other for other in demands if other != name]
         before_s = max((longest_s[other] for other in others), default=0.0)
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
-        own_s = (d.target_s - before_s) / (1.0 + parts[name])
+        own_s = (d.target_s - before_s) / (1.0 + takes[name])
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
         length_s = longest = _length_s(d, equal[name] * cycle_s, tuning)
         lengths_s = by_query[name] * cycle_s
@@ -137,8 +151,18 @@ def plan_turns(
             least_s = tuning.least_fixed * d.asking.fixed_s
             lengths_s = np.minimum(np.maximum(lengths_s, least_s), d.target_s)
             longest = float(lengths_s.max())
-        turns[name] = Turn(length_s, max(cycle_s, longest), d.asking, lengths_s)
+        turns[name] = Turn(length_s, max(cycle_s, longest), d.asking, lengths_s, narrow * cycle_s)
     return turns
+
+
+def _alone_s(demand: Demand, takes: float) -> float:
+    """The longest turn interval of a class that has to itself what its share gives it.
+
+    Args:
+        demand: What the class asks for.
+        takes: The part of the interval that its longest batch takes.
+    """
+    return min(demand.target_s / (1.0 + takes), (demand.target_s - demand.idle_s) / (2.0 * takes))
 
 
 def _parts(demand: Demand, share: float, tuning: Tuning) -> FloatArray:

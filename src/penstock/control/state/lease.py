@@ -9,6 +9,7 @@ from enum import Enum
 
 import numpy as np
 
+from penstock.control.measure.work import Use
 from penstock.grants.grant import Grant
 from penstock.grants.offset import Offset, Positions
 from penstock.grants.plans import KEEP_ALL, ShedPlan
@@ -46,6 +47,7 @@ class Terms:
         arrival_s: Arrival times, on the timer, of the rows between `late` and `ends`.
         arrival_rows: By arrival time, the number of rows.
         planned_s: The planned length of the turn.
+        task_s: How long tasks of the batch may be; 0 where it uses all cores.
         spare: Whether no other class wanted the turn.
         replay: Whether Spark runs a batch again after a restart, without having asked.
     """
@@ -58,6 +60,7 @@ class Terms:
     arrival_s: FloatArray = field(default_factory=lambda: np.empty(0))
     arrival_rows: FloatArray = field(default_factory=lambda: np.empty(0))
     planned_s: float = math.inf
+    task_s: float = 0.0
     spare: bool = False
     replay: bool = False
 
@@ -186,6 +189,14 @@ class Lease:
             use.between_s += max(0.0, ready_s - use.ended_s)
         use.jobs, use.core_s = use.jobs + 1, use.core_s + core_s
         use.ended_s = now_s
+
+    def used(self, end_s: float) -> Use:
+        """What the batch took of the cores, as its driver said. It ended at a moment, on the timer."""
+        use = self.use
+        before_s = use.before_s or 0.0
+        tasks_s = use.ended_s - self.terms.began_s - self._held_s - before_s - use.between_s
+        after_s = use.between_s + max(0.0, end_s - use.ended_s)
+        return Use(use.core_s, sum(use.planned.values()), max(0.0, tasks_s), before_s, after_s)
 
     def hold(self, now_s: float) -> None:
         """Notes that the batch is held back: it may not take cores yet."""

@@ -160,8 +160,7 @@ class QueryCost:
             use = ended.lease.use
             if use.before_s is not None and use.jobs >= ended.lease.jobs:
                 self.unsettled.remove(ended)
-                after_s = use.between_s + max(0.0, ended.at_s - use.ended_s)
-                self.work.learn(ended.lease.admitted, use.core_s, use.before_s, after_s)
+                self.work.learn(ended.lease.admitted, ended.lease.used(ended.at_s))
 
     def learn(self, lease: Lease, now_s: float, tuning: Tuning) -> None:
         """Learns from a complete batch, which began when the batch before it was complete."""

@@ -70,6 +70,9 @@ class TaskMachine:
         plan_s: From then until its first tasks may begin.
         end_s: From the end of its last task until the query asks again.
         task_s: Core seconds of the start of a task.
+        cold_s: Core seconds that a task takes besides where its core has had no task before: a worker starts.
+        first_plan_s: Seconds that the planning of a query's first batch takes besides; half of it for the
+            second batch, a quarter for the third.
         row_s: Core seconds of a row in its read task.
         shuffle_tasks: Tasks of the second stage; 0 if there is none.
         shuffle_row_s: Core seconds of a row in the second stage.
@@ -83,6 +86,8 @@ class TaskMachine:
     plan_s: float = 0.07
     end_s: float = 0.05
     task_s: float = 0.005
+    cold_s: float = 0.0
+    first_plan_s: float = 0.0
     row_s: float = 50e-6
     shuffle_tasks: int = 0
     shuffle_row_s: float = 0.0
@@ -125,6 +130,7 @@ class Stage:
         running: How many of them run.
         began_s: When the first task began.
         core_s: Seconds of the tasks that have ended, each task once.
+        cold_s: Seconds that a task takes besides on a core that has had no task before.
     """
 
     job: int
@@ -134,6 +140,7 @@ class Stage:
     running: int = 0
     began_s: float = math.inf
     core_s: float = 0.0
+    cold_s: float = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -163,6 +170,8 @@ class Cores:
         self.count = _checked(count)
         self.used_s = 0.0
         """Seconds of all tasks so far, also of those whose core was lost."""
+        self._warm = 0
+        """Cores that have had a task. A task begins on such a core if one is free."""
         self._running: list[_Running] = []
         self._queue: list[tuple[int, int, Stage]] = []
         """Stages with tasks that have not begun: a heap, by job and then by when they came."""
@@ -184,7 +193,12 @@ class Cores:
         return self._jobs
 
     def begin(
-        self, job: int, seconds: Iterable[float], ended: Callable[[Stage], None], now_s: float
+        self,
+        job: int,
+        seconds: Iterable[float],
+        ended: Callable[[Stage], None],
+        now_s: float,
+        cold_s: float = 0.0,
     ) -> Stage:
         """A job begins a stage.
 
@@ -193,12 +207,13 @@ class Cores:
             seconds: Of each task.
             ended: Called when the last task has ended.
             now_s: On the timer.
+            cold_s: Seconds that a task takes besides on a core that has had no task before.
         """
         waiting = [float(each) for each in seconds]
         if not waiting or not all(0.0 <= each < math.inf for each in waiting):
             raise InvalidInputError("a stage has tasks that end", waiting[:3], "give each its seconds")
         self.pass_time(now_s)
-        stage = Stage(job, ended, waiting[::-1], len(waiting))
+        stage = Stage(job, ended, waiting[::-1], len(waiting), cold_s=cold_s)
         self._wait(stage)
         self._fill()
         return stage
@@ -216,6 +231,7 @@ class Cores:
         """Cores come or go. The tasks that began last are those that lose their cores."""
         self.pass_time(now_s)
         self.count = _checked(count)
+        self._warm = min(self._warm, count)
         if (lost := self.busy - count) > 0:
             latest = sorted(self._running, key=lambda task: task.number)[-lost:]
             self._lose(latest)
@@ -249,6 +265,8 @@ class Cores:
                 heapq.heappop(self._queue)
                 continue
             seconds = stage.waiting.pop()
+            if self.busy >= self._warm:
+                self._warm, seconds = self._warm + 1, seconds + stage.cold_s
             stage.began_s = min(stage.began_s, self._now_s)
             stage.running += 1
             self._number += 1

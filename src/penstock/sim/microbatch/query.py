@@ -205,7 +205,7 @@ class SimulatedQuery:
 
     def _on_cores(self, host: Host, machine: TaskMachine, planned: Sequence[Planned]) -> Waits[None]:
         """A batch whose tasks share the cluster's cores; the driver says what they take."""
-        yield Pause(machine.plan_s)
+        yield Pause(machine.plan_s + machine.first_plan_s / 2 ** min(self.number, 60))
         rows = sum(part.rows for part in planned)
         tasks = sum(_read_tasks(part, host.cores.count) for part in planned)
         stages = machine.stages(host.now_s(), rows, tasks, self.random)
@@ -213,7 +213,9 @@ class SimulatedQuery:
         for number, seconds in enumerate(stages):
             if number == len(stages) - 1:
                 host.last_stage(self.key, self.number)
-            stage = host.cores.begin(job, seconds, lambda _: host.go_on(self.key), host.now_s())
+            stage = host.cores.begin(
+                job, seconds, lambda _: host.go_on(self.key), host.now_s(), machine.cold_s
+            )
             try:
                 while not stage.is_done:
                     yield Pause(math.inf)

@@ -148,14 +148,6 @@ class CoreUse:
                 found[key] = self._now_s + stretch.until_s
         return found
 
-    def queue_s(self, at_s: float) -> float:
-        """How long the cores are expected to be busy at a moment, if no other batch begins."""
-        left_s = sum(work.left_s for work in self._works.values())
-        in_s = at_s - self._now_s
-        for stretch in self._stretches(in_s):
-            left_s -= sum(stretch.core_s(in_s).values())
-        return max(0.0, left_s) / max(1, self.cores)
-
     def _stretches(self, until_s: float = math.inf) -> Iterator[Stretch]:
         """The use of the cores for so many seconds; a last stretch without use has no end."""
         left = {key: work.left_s for key, work in self._works.items() if work.left_s > _NOTHING_S}

@@ -1,0 +1,1 @@
+"""Cores that batches share: who uses them, into how many tasks a batch is divided, when another begins."""
