@@ -1,4 +1,7 @@
-"""The shape of the control plane: no clock and no I/O inside, small classes, values that have types."""
+"""The shape of the control plane: no clock and no I/O inside, small classes, values that have types.
+
+And of all packages: shed plans are not told apart by their classes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ import pytest
 import penstock
 from penstock.config.shed_settings import ShedSettings
 from penstock.control.shed.strategies import STRATEGIES
+from penstock.grants.plans.base import PlanBase
 from penstock.policies.load import LOAD_MANAGERS
 from penstock.policies.shedding import SHEDDERS
 from penstock.policies.shedding.base import BatchShedder
 
-CONTROL = Path(penstock.__file__).parent / "control"
+PACKAGE = Path(penstock.__file__).parent
+CONTROL = PACKAGE / "control"
 FROM_OUTSIDE = {
     "__future__",
     "collections",
@@ -52,6 +57,8 @@ LOGS = {"StreamIndex", "SegmentReader", "StreamLog", "StreamState", "Tailer"}
 NO_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
 NO_NUMPY = ("np.random", "np.load", "np.save", "np.fromfile", "np.memmap", "np.genfromtxt", "np.datetime64")
 """The parts of NumPy that are not arithmetic."""
+KNOWS_PLANS = {"control/shed/strategies/window_history.py"}
+"""Modules outside `grants/plans` that tell plans apart: a strategy reads what its own plans decided."""
 MOST_ATTRIBUTES = 12
 MOST_ARGUMENTS = 6
 VALUES = {"backlog/waiting.py:WaitingSegments"}
@@ -236,6 +243,31 @@ def test_the_control_plane_does_not_ask_which_settings_or_which_policy_it_has(tr
 )
 def test_asking_for_a_policy_is_found_in_all_its_forms(text: str) -> None:
     assert len(classes_asked_for(ast.parse(text)) & settings_and_policies()) == 1
+
+
+def plans_asked_for(tree: ast.Module) -> set[str]:
+    return classes_asked_for(tree) & {cls.__name__ for cls in subclasses(PlanBase)}
+
+
+def test_outside_their_package_plans_are_not_told_apart_by_their_classes() -> None:
+    asking = set()
+    for path in PACKAGE.rglob("*.py"):
+        if plans_asked_for(ast.parse(path.read_text(encoding="utf-8"))):
+            asking.add(path.relative_to(PACKAGE).as_posix())
+    assert {name for name in asking if not name.startswith("grants/plans/")} == KNOWS_PLANS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "isinstance(plan, SamplePlan)",
+        "isinstance(offset.plan, plans.KeyPlan | ChosenPlan)",
+        "type(plan) is WindowPlan",
+        "match plan:\n  case UtilityPlan(): pass",
+    ],
+)
+def test_asking_for_a_plan_is_found_in_all_its_forms(text: str) -> None:
+    assert plans_asked_for(ast.parse(text))
 
 
 def test_there_is_a_strategy_for_everything_that_a_shedder_can_choose_among_and_no_other() -> None:

@@ -114,7 +114,7 @@ def test_what_one_query_lacks_is_made_up_for_in_batches_of_two_turns_at_most(
         chosen = choose(shedding, *args)
         if chosen is not None:
             _, (query, *_), _, _, turn, _, _ = args
-            longest.append(query.cost.batch_s(chosen.rows) / turn.of(query.key))
+            longest.append(query.cost.batch_s(chosen.kept.rows) / turn.of(query.key))
         return chosen
 
     monkeypatch.setattr(ClassShedding, "choose", recording)

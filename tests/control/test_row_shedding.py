@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.control.core.events import ChangeClass, Fetched, RemoveClass
-from penstock.control.core.granting import carried_plan
 from penstock.control.core.instructions import FetchRows
 from penstock.control.shed.strategies.utility_levels import (
     LEVELS,
@@ -19,16 +17,8 @@ from penstock.control.shed.strategies.utility_levels import (
     count_by_level,
     level_starts,
 )
-from penstock.control.shed.strategies.window_history import (
-    WindowHistory,
-    highest_decided,
-    history_of,
-    is_past,
-    waiting_windows,
-    windows_of_plan,
-)
-from penstock.grants.plans import KEEP_ALL, SamplePlan, WindowPlan
-from penstock.grants.plans.values import NO_WINDOW, window_numbers
+from penstock.grants.plans import KEEP_ALL
+from penstock.grants.plans.values import window_numbers
 from penstock.grants.selection import Range, read_range, select
 from penstock.host.fetching import fetch_values
 from penstock.sim.microbatch import Lab
@@ -317,50 +307,6 @@ def test_both_streams_of_a_query_keep_the_same_windows(virtual: Lab) -> None:
     assert {plan.unit for plan in plans.values()} == {"window"}
     assert len({plan.windows for plan in plans.values()}) == 1
     assert plans["join-a"].chosen != plans["join-b"].chosen
-
-
-def test_rows_of_a_broken_window_are_shed_also_when_all_would_fit() -> None:
-    before = history_of([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
-    found = waiting_windows(np.array([5, 6, 6, 7, 8]), np.array([8]), before)
-    assert found.number.tolist() == [5, 6, 7, 8]
-    assert found.continued.tolist() == [True, False, False, False]
-    assert found.broken.tolist() == [False, True, False, True], "6 was shed before, 8 is late"
-    assert found.undecided.tolist() == [False, False, True, False]
-    assert highest_decided(found.number, before) == 8
-    assert highest_decided(np.array([NO_WINDOW]), before) == 6
-
-
-def test_a_kept_window_is_remembered_for_rows_that_come_out_of_order() -> None:
-    before = history_of([WindowPlan(size_us=10, windows=(3, 95, 99), decided=100)], 10, None)
-    found = waiting_windows(np.array([99, 101, 102]), np.array([99]), before)
-    kept = windows_of_plan(found, np.array([False, True, False]), before)
-    assert kept == (95, 101), "3 is long ago, 99 is broken"
-
-
-def test_windows_that_began_while_everything_was_kept_go_on() -> None:
-    found = waiting_windows(np.array([NO_WINDOW, 5, 6]), np.empty(0, np.int64), WindowHistory(whole_upto=5))
-    assert found.continued.tolist() == [False, True, False]
-    assert found.undecided.tolist() == [True, False, True]
-
-
-def test_what_was_decided_about_windows_is_forgotten_only_when_nothing_of_them_waits() -> None:
-    before = history_of([WindowPlan(size_us=10, windows=(3, 5), decided=6)], 10, None)
-    assert not is_past(before, np.array([5, 7, 8]))
-    assert is_past(before, np.array([NO_WINDOW, 7, 8]))
-    assert is_past(WindowHistory(), np.array([5]))
-
-
-def test_a_tick_carries_what_was_decided_about_windows() -> None:
-    of_windows, by_row = WindowPlan(size_us=10, windows=(3, 5), decided=6), SamplePlan("row")
-    for plan, carries in ((of_windows, of_windows), (by_row, KEEP_ALL), (KEEP_ALL, KEEP_ALL)):
-        reader: Any = SimpleNamespace(offset=SimpleNamespace(plan=plan))
-        assert carried_plan(reader) == carries
-
-
-def test_windows_of_another_size_say_nothing() -> None:
-    assert (
-        history_of([WindowPlan(size_us=20, windows=(1,), decided=6), KEEP_ALL], 10, None) == WindowHistory()
-    )
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -183,14 +183,14 @@ def test_what_a_shedder_says_of_each_stream_is_what_the_books_say(
     line = granting._shed_line
     monkeypatch.setattr(granting, "_shed_line", shed_line)
     cluster.run(20.0)
-    chosen = [grant for grant in said if said[grant].shed["join-a"] and said[grant].shed["join-b"]]
+    chosen = [grant for grant in said if said[grant].kept.shed["join-a"] and said[grant].kept.shed["join-b"]]
     assert len(chosen) > 3
     for grant in chosen[:-1]:
         books = {b.offset.reader: b.books for b in query.batches if b.offset.grant == grant}
         coins = 0 if shed["by"] == "window" else 150
-        for reader, expected in said[grant].shed.items():
+        for reader, expected in said[grant].kept.shed.items():
             assert abs(books[reader].sampled - expected) <= coins
-        assert abs(sum(each.admitted for each in books.values()) - said[grant].rows) <= coins
+        assert abs(sum(each.admitted for each in books.values()) - said[grant].kept.rows) <= coins
 
 
 def test_a_batch_that_keeps_all_reads_each_row_and_counts_each_position(lab: Lab) -> None:

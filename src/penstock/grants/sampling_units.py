@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.grants.offset import Offset
-from penstock.grants.plans import SCALE, ChosenPlan, KeyPlan, SamplePlan, ShedPlan
 from penstock.grants.plans.coins import segment_tosses
+from penstock.grants.plans.protocol import DrawnBuckets, DrawnSegments
 from penstock.grants.selection import Piece, grant_span
 from penstock.policies.quality.estimates import bucket_contrasts, contrasts, expected_variance
 from penstock.streams.protocol import StreamIndex
@@ -59,49 +59,36 @@ class Drawn:
 
 def drawn_by(log: StreamIndex, offset: Offset) -> Drawn:
     """How a grant's rows were drawn, by the offset (with its `fitted_plan`) and segment headers alone."""
-    plan = offset.plan
-    if plan.needs == "values":  # rows that were not kept had no chance
+    drawing = offset.plan.drawing(log.key_buckets)
+    if drawing is None:
         return Drawn(0.0, {}, known=False)
-    known = plan.chance(log.key_buckets) is not None
+    known = offset.plan.chance(log.key_buckets) is not None
     known &= all(position <= offset.start.get(p, 0) for p, position in offset.late.items())
     known &= all(log.start(p) <= offset.start.get(p, 0) for p in offset.end)
-    if isinstance(plan, KeyPlan):
-        units = _buckets(plan.key_keep, plan.ranks(log.key_buckets), offset.reader)
-        return Drawn(0.0, {}, units, known)
-    within, chance, drawn = 0.0, 0.0, 0
-    if isinstance(plan, SamplePlan):
-        within = SCALE / plan.row_keep - 1.0 if plan.row_keep else 0.0
-        if not plan.draws_segments:
-            return Drawn(within, {}, known=known)
-        chance, drawn = plan.segment_keep / SCALE, plan.drawn
-    elif isinstance(plan, ChosenPlan):
-        chance, drawn = plan.drawn / SCALE, plan.drawn
-    partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset))
+    buckets = None if drawing.buckets is None else _buckets(drawing.buckets, offset.reader)
+    segments = {} if drawing.segments is None else _segments(log, offset, drawing.segments)
+    return Drawn(drawing.within, segments, buckets, known)
+
+
+def _segments(log: StreamIndex, offset: Offset, draw: DrawnSegments) -> dict[int, UnitColumns]:
+    """Units of the opened segments, by partition."""
+    partition, first, sizes, tosses = (np.concatenate(parts) for parts in _opened(log, offset, draw.seed))
     every = np.concatenate([grant_span(log, offset, p)[2] for p in sorted(offset.end)])
-    expected, doubt = expected_variance(every, chance, paired=drawn > 0)
-    if drawn:
+    expected, doubt = expected_variance(every, draw.chance, paired=draw.drawn > 0)
+    if draw.drawn:
         order = np.argsort(tosses, kind="stable")
         unit, contrast = np.empty(first.size, np.int64), np.empty(first.size)
-        unit[order], contrast[order] = contrasts(sizes[order], drawn / SCALE)
+        unit[order], contrast[order] = contrasts(sizes[order], draw.drawn)
     else:  # each segment is a unit by itself: its coin does not depend on other coins
         unit = np.arange(first.size)
-        contrast = np.full(first.size, np.sqrt(1.0 - _segment_keep(plan) / SCALE))
+        contrast = np.full(first.size, np.sqrt(1.0 - draw.chance))
     parts = max(1, np.unique(unit).size)
     unit += _reader_bits(offset.reader) | offset.grant << 20
-    return Drawn(
-        within,
-        {
-            p: UnitColumns(
-                first[partition == p],
-                unit[partition == p],
-                contrast[partition == p],
-                expected / parts,
-                doubt / parts,
-            )
-            for p in sorted(offset.end)
-        },
-        known=known,
-    )
+    found = {}
+    for p in sorted(offset.end):
+        here = partition == p
+        found[p] = UnitColumns(first[here], unit[here], contrast[here], expected / parts, doubt / parts)
+    return found
 
 
 DRAWN_TYPE = pa.struct(
@@ -150,10 +137,9 @@ def drawn_column(
     return pa.StructArray.from_arrays(columns, fields=list(DRAWN_TYPE))
 
 
-def _opened(log: StreamIndex, offset: Offset) -> list[tuple[npt.NDArray[np.int64], ...]]:
+def _opened(log: StreamIndex, offset: Offset, seed: int) -> list[tuple[npt.NDArray[np.int64], ...]]:
     """Columns of the opened segments: partition, first position, rows inside the grant, toss."""
     columns = []
-    seed = offset.plan.seed if isinstance(offset.plan, SamplePlan) else 0
     for p in sorted(offset.end):
         _, first, inside = grant_span(log, offset, p)
         mask = offset.plan.opens(p, first)
@@ -162,18 +148,15 @@ def _opened(log: StreamIndex, offset: Offset) -> list[tuple[npt.NDArray[np.int64
     return list(zip(*columns, strict=True))
 
 
-def _segment_keep(plan: ShedPlan) -> int:
-    return plan.segment_keep if isinstance(plan, SamplePlan) else SCALE
-
-
-def _buckets(kept: int, ranks: npt.NDArray[np.int64], reader: str) -> UnitColumns:
+def _buckets(draw: DrawnBuckets, reader: str) -> UnitColumns:
     """Units of buckets. They are the same in every grant, so that an estimate sums a bucket's rows of a
     window over all grants before it squares the sum.
     """
+    ranks, is_kept = draw.ranks, draw.ranks < draw.kept
     unit, contrast = np.full(ranks.size, NO_UNIT, np.int64), np.zeros(ranks.size)
-    of_rank, signed = bucket_contrasts(kept, ranks.size)
-    unit[ranks < kept] = of_rank[ranks[ranks < kept]] + _reader_bits(reader)
-    contrast[ranks < kept] = signed[ranks[ranks < kept]]
+    of_rank, signed = bucket_contrasts(draw.kept, ranks.size)
+    unit[is_kept] = of_rank[ranks[is_kept]] + _reader_bits(reader)
+    contrast[is_kept] = signed[ranks[is_kept]]
     return UnitColumns(np.arange(ranks.size), unit, contrast)
 
 

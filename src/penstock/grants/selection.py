@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.grants.offset import Books, Offset, Positions
-from penstock.grants.plans import KeyPlan, SamplePlan, ShedPlan
+from penstock.grants.plans import ShedPlan
+from penstock.grants.plans.protocol import Span
 from penstock.streams.protocol import HeaderArrays, PositionedRows, StreamIndex, StreamRows
 
 Counts = npt.NDArray[np.int64]
@@ -48,14 +49,11 @@ def select(log: StreamRows, offset: Offset) -> list[Selection]:
 
 def fitted_plan(log: StreamIndex, offset: Offset) -> ShedPlan:
     """A grant's plan, fitted to its segments; see `SamplePlan.fitted`."""
-    plan = offset.plan
-    if isinstance(plan, SamplePlan) and plan.draws_segments:
-        return plan.fitted(grant_span(log, offset, p) for p in offset.end)
-    return plan
+    return offset.plan.fitted(grant_span(log, offset, p) for p in offset.end)
 
 
-def grant_span(log: StreamIndex, offset: Offset, p: int) -> tuple[int, Counts, Counts]:
-    """A partition, first positions of its segments in a grant, and rows of the grant in each segment."""
+def grant_span(log: StreamIndex, offset: Offset, p: int) -> Span:
+    """The segments of a grant in one partition."""
     first, end = max(offset.start.get(p, 0), offset.late.get(p, 0), log.start(p)), offset.end[p]
     headers = log.header_arrays(p, first, end, keys=False)
     ends = np.minimum(headers.end_position, end)
@@ -77,8 +75,14 @@ def _select_partition(log: StreamRows, offset: Offset, p: int) -> Selection:
 def _count_kept(
     log: StreamRows, plan: ShedPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
 ) -> Counts:
-    if isinstance(plan, KeyPlan) and headers.key_counts is not None:
-        return _count_by_key(log, plan, p, headers, firsts, ends)
+    if headers.key_counts is not None and (buckets := plan.kept_buckets(log.key_buckets)) is not None:
+        # headers count rows by bucket; only a segment that the grant cuts is read
+        kept = headers.key_counts[:, buckets].sum(axis=1)
+        absent = headers.rows - headers.key_counts.sum(axis=1)
+        counts: Counts = (kept + absent).astype(np.int64)
+        cut = (firsts != headers.first_position) | (ends != headers.end_position)
+        counts[cut] = _count_by_reading(log, plan, p, firsts[cut], ends[cut])
+        return counts
     if plan.needs != "places":
         return _count_by_reading(log, plan, p, firsts, ends)
     if plan.keeps_whole_segments or firsts.size == 0:
@@ -110,22 +114,6 @@ def _positions(firsts: Counts, ends: Counts) -> Counts:
     if end - first == int(rows.sum()):  # no segment in between is left out
         return np.arange(first, end, dtype=np.int64)
     return np.concatenate([np.arange(a, b) for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)])
-
-
-def _count_by_key(
-    log: StreamRows, plan: KeyPlan, p: int, headers: HeaderArrays, firsts: Counts, ends: Counts
-) -> Counts:
-    """Counts by the headers' counts per key bucket; only a segment that the grant cuts is read."""
-    assert headers.key_counts is not None
-    kept = headers.key_counts[:, plan.kept_buckets(log.key_buckets)].sum(axis=1)
-    absent = headers.rows - headers.key_counts.sum(axis=1)
-    counts: Counts = (kept + absent).astype(np.int64)
-    whole = (firsts == headers.first_position) & (ends == headers.end_position)
-    cut = np.flatnonzero(~whole)
-    counts[cut] = [
-        int(_count_by_reading(log, plan, p, firsts[i : i + 1], ends[i : i + 1])[0]) for i in cut.tolist()
-    ]
-    return counts
 
 
 def _count_by_reading(log: StreamRows, plan: ShedPlan, p: int, firsts: Counts, ends: Counts) -> Counts:

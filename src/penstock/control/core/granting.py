@@ -130,7 +130,7 @@ class Granting:
         if chosen is None:
             planned_s, plans = max(turn.length_s, query.cost.fixed_s), {}
         else:
-            planned_s, plans = query.cost.batch_s(chosen.rows), dict(chosen.plans)
+            planned_s, plans = query.cost.batch_s(chosen.kept.rows), dict(chosen.kept.plans)
         times_s, rows = arrivals(
             waiting.parts,
             [decided.late[part.reader][part.partition] for part in waiting.parts],
@@ -260,7 +260,7 @@ def carried_plan(reader: Reader) -> ShedPlan:
 
 
 def _shed_line(query: Query, shedder: str, chosen: Chosen, at: Moment) -> ShedLine:
-    seen, decision = chosen.seen, chosen.decision
+    seen, kept, decision = chosen.seen, chosen.kept, chosen.kept.decision
     return ShedLine(
         shedder,
         query.cls,
@@ -271,8 +271,8 @@ def _shed_line(query: Query, shedder: str, chosen: Chosen, at: Moment) -> ShedLi
         seen.capacity,
         float(seen.load.sum()),
         decision.kept_load,
-        chosen.rows,
-        dict(chosen.shed),
+        kept.rows,
+        dict(kept.shed),
         chosen.cut.late_rows,
         float(decision.expected_sic[0]),
     )

@@ -10,7 +10,7 @@ makes a plan of the choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.control.backlog.row_values import FetchedValues, RowValues, inside
@@ -20,36 +20,29 @@ from penstock.control.schedule.paths import Paths
 from penstock.control.schedule.turns import Turn
 from penstock.control.shed.capacity_view import CapacityView, CapacityViews
 from penstock.control.shed.checked import checked
-from penstock.control.shed.strategies.base import GrantedRows, ShedStrategy
+from penstock.control.shed.strategies.base import GrantedRows, KeptRows, ShedStrategy
 from penstock.control.state.classes import GovernedClass
 from penstock.control.state.query import Query, Reader
 from penstock.control.tuning import TUNING, Tuning
-from penstock.grants.plans import ShedPlan
 from penstock.grants.plans.values import Values
-from penstock.policies.shedding.base import ShedDecision, Shedder, ShedObservation
+from penstock.policies.shedding.base import Shedder, ShedObservation
 from penstock.vocabulary.model import Admission
 from penstock.vocabulary.moment import Moment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
     """What the shedder of a class chose for the query that is being granted.
 
     Attributes:
         cut: Where the grant ends, and which rows before that are late.
-        plans: By reader, which rows are kept.
-        rows: How many rows are kept.
-        shed: By reader, how many rows are shed that are not late, as far as coins can be foreseen.
         seen: What the shedder saw.
-        decision: What the shedder decided, for all queries of the class.
+        kept: Which rows are kept, and what the shedder decided.
     """
 
     cut: Cut
-    plans: Mapping[str, ShedPlan]
-    rows: int
-    shed: Mapping[str, int]
     seen: ShedObservation
-    decision: ShedDecision
+    kept: KeptRows
 
 
 class ClassShedding:
@@ -131,12 +124,12 @@ class ClassShedding:
         granted = GrantedRows(query, decided, segments, values, self._samples)
         chosen = self._ask(shedder, strategy, granted, view)
         for _ in range(self._tuning.smaller):
-            if chosen is None or chosen.rows <= most_rows:
+            if chosen is None or chosen.kept.rows <= most_rows:
                 break
-            view = replace(view, capacity_s=view.capacity_s * most_rows / chosen.rows)
+            view = replace(view, capacity_s=view.capacity_s * most_rows / chosen.kept.rows)
             chosen = self._ask(shedder, strategy, granted, view)
         if chosen is not None and strategy.may_exceed_turn:
-            self._batch_s[query.key] = query.cost.batch_s(chosen.rows)
+            self._batch_s[query.key] = query.cost.batch_s(chosen.kept.rows)
         return chosen
 
     def _cut(
@@ -174,4 +167,4 @@ class ClassShedding:
         kept = offer.carry_out(checked(shedder.decide(seen), seen))
         if kept.sample is not None:
             self._samples[granted.query.key] = kept.sample
-        return Chosen(granted.cut, kept.plans, kept.rows, kept.shed, seen, kept.decision)
+        return Chosen(granted.cut, seen, kept)

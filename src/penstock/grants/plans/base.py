@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 import numpy as np
 
-from penstock.grants.plans.protocol import Bools, Numbers
+from penstock.grants.plans.protocol import Bools, Drawing, Numbers, Span
 
 
 class PlanBase:
@@ -24,8 +27,17 @@ class PlanBase:
     def carries_over(self) -> bool:
         return False
 
+    def fitted(self, spans: Iterable[Span]) -> Self:
+        return self
+
     def opens(self, partition: int, first_positions: Numbers) -> Bools:
         return np.ones(first_positions.size, np.bool_)
 
+    def kept_buckets(self, buckets: int) -> Bools | None:
+        return None
+
     def chance(self, key_buckets: int = 0) -> float | None:
+        return None
+
+    def drawing(self, key_buckets: int = 0) -> Drawing | None:
         return None

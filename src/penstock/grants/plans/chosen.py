@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import SCALE
 from penstock.grants.plans.encoding import encoded, encoded_places
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
+from penstock.grants.plans.protocol import Bools, Drawing, DrawnSegments, Keyed, Needs, Numbers
 
 Places = Mapping[int, tuple[int, ...]]
 """By partition, first positions of segments."""
@@ -55,6 +55,11 @@ class ChosenPlan(PlanBase):
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return self.drawn / SCALE if self.drawn else None
+
+    def drawing(self, key_buckets: int = 0) -> Drawing:
+        if not self.drawn:  # the shedder's choice was certain: the kept segments stand for no others
+            return Drawing(segments=DrawnSegments(chance=1.0))
+        return Drawing(segments=DrawnSegments(self.drawn / SCALE, self.drawn / SCALE))
 
     def to_json(self) -> dict[str, Any]:
         return {"unit": self.unit, **encoded(self, ChosenPlan()), **encoded_places(self.chosen)}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import bucket_ranks
 from penstock.grants.plans.encoding import encoded
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
+from penstock.grants.plans.protocol import Bools, Drawing, DrawnBuckets, Keyed, Needs, Numbers
 from penstock.grants.plans.values import joined
 from penstock.streams.hashing import key_buckets
 
@@ -38,7 +38,6 @@ class KeyPlan(PlanBase):
         return "keys"
 
     def kept_buckets(self, buckets: int) -> Bools:
-        """Which buckets of the key are kept."""
         return self.ranks(buckets) < self.key_keep
 
     def ranks(self, buckets: int) -> Numbers:
@@ -56,6 +55,9 @@ class KeyPlan(PlanBase):
 
     def chance(self, key_buckets: int = 0) -> float | None:
         return self.key_keep / key_buckets
+
+    def drawing(self, key_buckets: int = 0) -> Drawing:
+        return Drawing(buckets=DrawnBuckets(self.key_keep, self.ranks(key_buckets)))
 
     def to_json(self) -> dict[str, Any]:
         return {"unit": self.unit, **encoded(self, KeyPlan())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,11 @@ import pyarrow as pa
 from penstock.grants.plans.base import PlanBase
 from penstock.grants.plans.coins import SCALE, Tosses, row_tosses, segment_tosses
 from penstock.grants.plans.encoding import encoded
-from penstock.grants.plans.protocol import Bools, Keyed, Needs, Numbers
+from penstock.grants.plans.protocol import Bools, Drawing, DrawnSegments, Keyed, Needs, Numbers, Span
 
 FEW_SEGMENTS = 8
 """When rows are sampled, at least this many segments are expected to open, by `effective_segments`. With
 fewer, weights would favour large segments, and a result would rest on a few moments of the stream."""
-
-Span = tuple[int, Numbers, Numbers]
-"""A partition, first positions of its segments in a grant, and rows of the grant in each segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +74,16 @@ class SamplePlan(PlanBase):
     def chance(self, key_buckets: int = 0) -> float | None:
         return ((self.drawn or self.segment_keep) / SCALE) * (self.row_keep / SCALE)
 
+    def drawing(self, key_buckets: int = 0) -> Drawing:
+        within = SCALE / self.row_keep - 1.0 if self.row_keep else 0.0
+        if not self.draws_segments:
+            return Drawing(within)
+        return Drawing(within, DrawnSegments(self.segment_keep / SCALE, self.drawn / SCALE, self.seed))
+
     def to_json(self) -> dict[str, Any]:
         return encoded(self, KEEP_ALL)
 
-    def fitted(self, spans: Iterable[Span]) -> SamplePlan:
+    def fitted(self, spans: Iterable[Span]) -> Self:
         """The plan, fitted to the segments of a grant and to the segments that the coins open.
 
         The number of rows in opened segments varies (by a fifth at twenty times the capacity). The grant's

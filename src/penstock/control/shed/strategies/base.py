@@ -46,7 +46,8 @@ class KeptRows:
         plans: By reader, which rows are kept.
         rows: How many positions are kept, as the books will count them: all that are not shed.
         shed: By reader, how many positions are shed that are not late, as far as coins can be foreseen.
-        decision: What the shedder decided, with the strategy's part of the reason.
+        decision: What the shedder decided, for all queries of the class, with the strategy's part of the
+            reason.
         sample: What a sample of the query's rows is worth, where the strategy has looked it up.
     """
 

@@ -56,7 +56,7 @@ class WindowStrategy:
 
     def offer(self, granted: GrantedRows, view: CapacityView) -> WindowOffer | None:
         plans = [reader.offset.plan for reader in granted.query.readers.values()]
-        decided_before = any(isinstance(plan, WindowPlan) for plan in plans)
+        decided_before = any(plan.carries_over for plan in plans)
         if view.is_enough and not granted.cut.late_rows and not decided_before:
             return None
         columns = {
