@@ -1,17 +1,11 @@
-"""A home of Spark whose processes start quickly.
-
-Spark names `python/lib/pyspark.zip` of its home first in the path of all Python processes that it starts. The
-file holds no compiled code: each process compiles PySpark again. That takes a second of CPU, and tests start
-hundreds of such processes. In a home without the file they import the installed PySpark, which is the same.
-"""
+"""The home of Spark with which tests start, and the options of a JVM that lives for minutes."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+from penstock.spark.home import link_home
 
 QUICK_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """A JVM of a test lives for minutes: its optimising compiler would take a third of the time and never pay.
@@ -20,24 +14,12 @@ It loads 20,000 classes of Spark and its libraries; to verify the bytecode of ea
 """
 PLACE = Path(".pytest_cache", "spark")
 """Where the home is, in the project: `make clean` removes it."""
-NEEDED = ("bin", "jars")
 
 
 def make_spark_home(root: Path) -> Path | None:
-    """Links to the installed Spark, without its zipped Python; None if Spark is not installed."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        return None
+    """A home of Spark for all tests, also for those that make sessions of their own; None without Spark."""
     home = root / PLACE
-    home.mkdir(parents=True, exist_ok=True)
-    for name in NEEDED:
-        target, link = Path(found.origin).parent / name, home / name
-        if not link.is_symlink() or link.readlink() != target:
-            beside = home / f"{name}.{os.getpid()}"
-            with suppress(FileExistsError):
-                beside.symlink_to(target)
-            beside.replace(link)  # at once: another run of the tests may use it
-    return home
+    return home if link_home(home) else None
 
 
 def with_own_home(environ: Mapping[str, str]) -> dict[str, str]:

@@ -88,6 +88,7 @@ ARITHMETIC = {
     "measure/delays.py:arrivals",  # four points of a stretch
     "measure/delays.py:stats",  # percentiles
     "measure/first_batches.py:learn",  # halves
+    "measure/first_batches.py:most_rows",  # half
     "measure/work.py:learn",  # half-lives
     "schedule/overlap.py:learn",  # rounding
     "schedule/scheduler.py:_tick_s",  # a tick comes half a target after the last batch

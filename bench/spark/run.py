@@ -11,6 +11,7 @@ from .fairness import fairness
 from .goodput import goodput
 from .overhead import overhead
 from .sharing import background, managers, shares
+from .wide import wide
 
 __all__ = [
     "background",
@@ -24,4 +25,5 @@ __all__ = [
     "overhead",
     "replay_crash",
     "shares",
+    "wide",
 ]

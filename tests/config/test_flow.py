@@ -54,7 +54,7 @@ def test_a_flow_has_defaults_for_all_but_log_and_classes() -> None:
     flow = load_flow_config(GOOD)
     assert (flow.run, flow.slots, flow.dry_run, flow.address, flow.fail_open_after_s, flow.seed) == (
         None,
-        1,
+        "auto",
         False,
         None,
         5.0,

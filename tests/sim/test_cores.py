@@ -67,6 +67,16 @@ def test_without_cores_tasks_wait() -> None:
     assert log.ended == [(6.0, 1)]
 
 
+def test_a_task_on_a_core_that_had_none_before_takes_longer() -> None:
+    log = Log(3)
+    log.cores.begin(log.cores.job(), [1.0, 1.0], lambda stage: None, 0.0, cold_s=0.5)
+    log.run()
+    assert log.cores.used_s == 3.0
+    log.cores.begin(log.cores.job(), [1.0, 1.0, 1.0], lambda stage: None, log.now_s, cold_s=0.5)
+    log.run()
+    assert log.cores.used_s == 6.5, "two cores are warm by now"
+
+
 def test_a_batch_that_comes_to_nothing_frees_its_cores() -> None:
     log = Log(1)
     gone = log.begin(log.cores.job(), 10.0, 10.0)

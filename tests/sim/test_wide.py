@@ -7,6 +7,7 @@ import pytest
 
 from penstock.sim.microbatch import Lab, SimulatedQuery, VirtualCluster
 from penstock.sim.microbatch.machine import TaskMachine
+from penstock.vocabulary.model import FloatArray
 
 TARGET_S, SETTLED_S, MEASURED_S = 2.0, 20.0, 20.0
 ROW_S = 500e-6
@@ -88,6 +89,58 @@ def test_rows_that_cost_milliseconds_are_divided_among_the_cores(virtual: Lab) -
     assert measured(cluster) >= 0.9
     query = cluster.engine.members.queries["q0"]
     assert query.lease is None or max(query.lease.use.planned.values(), default=16) == 16
+
+
+@pytest.mark.parametrize("row_s", [50e-6, 5e-3], ids=["50 us", "5 ms"])
+def test_costs_are_learned_beside_workers_that_start_and_a_driver_that_compiles(
+    virtual: Lab, row_s: float
+) -> None:
+    cold = TaskMachine(row_s=row_s, noise=0.1, cold_s=2.0, first_plan_s=3.0)
+    cluster = begin(virtual, 6, 16, cold)
+    cluster.run(SETTLED_S)
+    since_s = cluster.timer()
+    assert measured(cluster) >= 0.95
+    assert p95_s(list(cluster.queries.values()), since_s) <= 1.1 * TARGET_S
+    for query in cluster.engine.members.queries.values():
+        assert query.cost.row_s * 16 == pytest.approx(row_s, rel=0.3)
+
+
+def test_many_queries_use_few_tasks_each(virtual: Lab) -> None:
+    cluster = begin(virtual, 16, 16)
+    cluster.run(SETTLED_S)
+    leases = [query.lease for query in cluster.engine.members.queries.values()]
+    tasks = [sum(lease.use.planned.values()) for lease in leases if lease is not None and lease.logged]
+    assert tasks
+    assert max(tasks) <= 6, "each has a sixteenth of the cores, and a third of the interval for a batch"
+
+
+def test_a_query_whose_tasks_never_end_is_named_and_its_class_pays_while_others_go_on(
+    virtual: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = begin(virtual, 6, 16, weights=(1.0, 1.0))
+    hangs_s = cluster.timer() + SETTLED_S
+
+    class Hanging(TaskMachine):
+        def stages(
+            self, now_s: float, rows: int, tasks: int, random: np.random.Generator
+        ) -> list[FloatArray]:
+            found = super().stages(now_s, rows, tasks, random)
+            return [np.append(found[0], 1e9)] if now_s > hangs_s else found
+
+    log = virtual.stream(cluster, 1000.0, 200.0)
+    cluster.add("stuck", "class0", log, Hanging(row_s=ROW_S))
+    cluster.run(SETTLED_S + 20 * TARGET_S)
+    before, used = cluster.timer(), dict(cluster.engine.scheduler.turns.used_s)
+    assert measured(cluster) >= 0.85, "fifteen of the sixteen cores are left"
+    others = [query for key, query in cluster.queries.items() if key != "stuck"]
+    assert p95_s(others, before) <= 1.1 * TARGET_S
+    paid = {name: s - used[name] for name, s in cluster.engine.scheduler.turns.used_s.items()}
+    assert paid["class0"] == pytest.approx(paid["class1"], rel=0.15), "the core that hangs is paid for"
+    stuck = cluster.status().classes["class0"].queries["stuck"]
+    assert (stuck.stuck_tasks, stuck.stuck_s is not None) == (1, True)
+    said = [record.message for record in caplog.records if "hold cores" in record.message]
+    assert len(said) == 1
+    assert said[0].startswith("query stuck: its batch has run for ")
 
 
 def test_without_executors_nothing_is_shed_and_with_them_the_cores_are_used_again(virtual: Lab) -> None:

@@ -47,4 +47,4 @@ def test_a_dry_run_where_rows_are_shed_is_refused(mine: dict[str, Any]) -> None:
 def test_settings_that_do_not_hold_are_said_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     check({"slots": 2, "classes": {"gold": {"target": "3s", "manager": "aloma", "priority": 6}}})
     (message,) = caplog.messages
-    assert message.endswith("slots 1 (not 2), gold.manager deadline (not aloma), gold.target_s 2 (not 3)")
+    assert message.endswith("slots auto (not 2), gold.manager deadline (not aloma), gold.target_s 2 (not 3)")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
+from penstock.bench.parts import Parts
 from penstock.bench.registry import Bench
 from penstock.bench.report import BenchReport, judge
 from penstock.vocabulary.errors import InvalidInputError
+
+T = TypeVar("T")
 
 DEFAULT_REPEATS = 5
 
@@ -26,6 +29,7 @@ class BenchRun:
         repeats: How often to repeat a measurement that depends on a seed.
         plots: Existing folder for PNG files, or `None` when none are wanted.
         seconds: How long a measurement lasts, or `None` for what is usual.
+        parts: Where finished parts are kept, or `None` when they are not.
     """
 
     def __init__(
@@ -36,9 +40,10 @@ class BenchRun:
         plots: Path | None = None,
         on_progress: Progress | None = None,
         seconds: float | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self.quick, self.seed, self.plots, self.seconds = quick, seed, plots, seconds
-        self._asked = repeats
+        self._asked, self.parts = repeats, parts
         self.repeats = self.times(DEFAULT_REPEATS)
         if self.repeats < 1:
             raise InvalidInputError("repeats must be at least 1", self.repeats, f"{DEFAULT_REPEATS} is usual")
@@ -66,6 +71,15 @@ class BenchRun:
     def note(self, text: str) -> None:
         """A finding, printed under the table."""
         self.notes.append(text)
+
+    def part(self, name: str, measure: Callable[[], T]) -> T:
+        """A part of a long bench, which is not measured again if an earlier run has finished it.
+
+        Args:
+            name: Of the part, once in a bench.
+            measure: Measures it; gives numbers, texts, lists and dicts of them.
+        """
+        return measure() if self.parts is None else self.parts.part(name, measure)
 
     def progress(self, text: str | None = None, advance: float = 0.0, total: float | None = None) -> None:
         """What is going on and how far: `run.progress(total=6)`, then `run.progress("ctrl", advance=1)`."""

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from penstock.bench.registry import Bench, figures_by_folder, load_benches, select
+from penstock.bench.parts import Parts, code_at
+from penstock.bench.registry import Bench, figures_by_folder, find_root, load_benches, select
 from penstock.bench.report import BenchReport, PaperFigures
 from penstock.bench.runner import BenchRun, run_bench
 from penstock.cli.outputs import STDOUT, claim_output, write_json
@@ -77,6 +78,10 @@ def run_command(
         str | None,
         typer.Option(metavar="TIME", help="Length of a repeat, where a bench takes one."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps finished parts of long benches, to go on after a stop."),
+    ] = None,
     force: ForceOption = False,
 ) -> None:
     """Run benches: paper, ours, difference, tolerance. Exits with 1 when a row is outside its tolerance."""
@@ -87,10 +92,17 @@ def run_command(
         if plots.exists() and not plots.is_dir():
             raise InvalidInputError("--plots names a folder", plots, "choose another name")
         plots.mkdir(parents=True, exist_ok=True)
+    if resume is not None:
+        resume.mkdir(parents=True, exist_ok=True)
     console = _console(json)
     reports = []
     for bench in benches:
-        report = _run_one(bench, BenchRun(quick, seed, repeats, plots, seconds=length_s))
+        parts = None
+        if resume is not None:
+            head = {"quick": quick, "seed": seed, "repeats": repeats, "seconds": length_s}
+            parts = Parts(resume / f"{bench.id.replace('/', '-')}.json", head, code_at(find_root()))
+        run = BenchRun(quick, seed, repeats, plots, seconds=length_s, parts=parts)
+        report = _run_one(bench, run)
         report.print(console)
         reports.append(report)
     if json is not None:

@@ -275,7 +275,7 @@ class Governing(Part):
     classes: Classes = Field(min_length=1, description="{gold: {target: 2s, priority: 6}}")
     capacity: CapacityConfig = Field(CapacityConfig(), description="{policy: dilos, every: 1s}")
     slots: Slots = Field(
-        1, description="micro-batches that may run at once: a number, or auto for what the cores can use"
+        "auto", description="micro-batches that may run at once: auto for what the cores can use, or a number"
     )
     dry_run: bool = Field(False, description="true decides and logs but sheds nothing, in all classes")
     address: str | None = Field(None, description="unix:///path of a shared control plane; none starts one")

@@ -121,6 +121,17 @@ class Tuning:
     first_growth: float = 16.0
     """While its cost is being learned, a batch has at most this many times the rows of the largest one
     before."""
+    task_overheads: float = 4.0
+    """A task has at least this many times the work of its start. If starts take long, fewer tasks are better."""
+    work_memory_batches: float = 8.0
+    """What the tasks of a batch took is half forgotten after this many batches."""
+    work_outlier_ratio: float = 2.0
+    """A batch that took more than this many times as long as expected counts less."""
+    work_stays: float = 0.05
+    """How strongly the costs of a start and of a row stay where they are if batches do not tell them apart, as
+    a part of what one of the two alone would explain."""
+    work_least: float = 0.5
+    """The cost of a row falls at most to this part of itself with one batch."""
     cold_batches: int = 1
     """The first batches of a query start workers and compile code: they bound the cost of a row, no more."""
     told_by_rows: float = 2.0
@@ -144,6 +155,10 @@ class Tuning:
     """A batch has at most this many times the rows of the largest batch before it."""
     old_targets: float = 10.0
     """Rows this many targets old are late for another reason than overload: the log says so once."""
+    stuck_targets: float = 10.0
+    """A batch that has run for this many targets is named in the log and in reports: some tasks never end."""
+    stuck_least_s: float = 30.0
+    """The same with very short targets: a batch is not named before."""
 
     # -- what a class sheds -----------------------------------------------------------------------
     smaller: int = 4

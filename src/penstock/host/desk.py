@@ -187,6 +187,9 @@ class Desk:
                 )
             case wire.Cores():
                 self.handle(ev.CoresChanged(at, message.driver, message.cores))
+            case wire.Tasks():
+                running = {each.tokens: each.tasks for each in message.running}
+                self.handle(ev.TasksSeen(at, message.driver, running))
             case wire.Dropped():
                 rows = {(reader, grant): count for reader, grant, count in message.rows}
                 self.handle(ev.BatchReported(at, message.batch, rows))

@@ -152,6 +152,23 @@ class Cores(Message):
     cores: int | None = None
 
 
+class Running(BaseModel):
+    """How many tasks of the queries with some tokens run."""
+
+    model_config = Message.model_config
+
+    tokens: Names
+    tasks: int
+
+
+class Tasks(Message):
+    """How many tasks of each query a Spark application runs now; queries without tasks are left out."""
+
+    op: Literal["tasks"]
+    driver: Text
+    running: tuple[Running, ...]
+
+
 class Dropped(Message):
     """Which grants a batch had, and how many rows of each Spark's watermark dropped."""
 
@@ -308,6 +325,7 @@ AnyMessage = Annotated[
     | LastStage
     | Job
     | Cores
+    | Tasks
     | Dropped
     | Ping
     | AskPlan

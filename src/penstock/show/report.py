@@ -87,6 +87,7 @@ def query_report(status: Status) -> dict[str, dict[str, Any]]:
                 into[key] += getattr(query, key)
             into |= {key: getattr(query, key) for key in ("fixed_s", "row_s", "sic", "shed_reason")}
             into["silent"] = list(query.silent)
+            into["stuck_s"] = max(filter(None, (into.get("stuck_s"), query.stuck_s)), default=None)
             into["in_positions"] = sorted({*into.get("in_positions", ()), *query.in_positions})
     return found
 
@@ -142,7 +143,10 @@ def live_table(status: Status, title: str) -> Table:
     table = _table(title, ("keep", *ROWS, "oldest", "target", *now, "p95", "share", "sic"))
     reasons = "\n".join(f"{name}: {cls.reason}" for name, cls in status.classes.items())
     table.caption = _noted(
-        {n: {"others": c.others, "in_positions": c.in_positions} for n, c in status.classes.items()},
+        {
+            **{n: {"others": c.others, "in_positions": c.in_positions} for n, c in status.classes.items()},
+            **{f"query {name}": {"stuck_s": of["stuck_s"]} for name, of in query_report(status).items()},
+        },
         escape(reasons),
     )
     for name, cls in status.classes.items():
@@ -193,6 +197,11 @@ def _noted(reports: Mapping[str, Mapping[str, Any]], caption: str) -> str:
         escape(f"{name}: rows of {', '.join(report['in_positions'])} are positions, some without a row")
         for name, report in reports.items()
         if report.get("in_positions")
+    ]
+    said += [
+        escape(f"{name}: its batch has run for {report['stuck_s']:.0f} s and does not end")
+        for name, report in reports.items()
+        if report.get("stuck_s")
     ]
     return "\n".join([caption, *said])
 

@@ -25,8 +25,8 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +36,8 @@ PRELOADED = ("pyspark.worker", "pyarrow.compute", "penstock.spark.source.tasks")
 PRELOAD_VARIABLE = "PENSTOCK_PRELOAD"
 """Environment variable: 0 keeps the daemon from importing anything for its workers."""
 _THREADS = Path("/proc/self/task")
+ALLOCATOR = "JE_ARROW_MALLOC_CONF"
+"""Environment variable with the settings of pyarrow's allocator."""
 
 Worker = Callable[[socket.socket, bool], int]
 
@@ -70,12 +72,26 @@ def preload(modules: Sequence[str] = PRELOADED) -> bool:
     """
     if os.environ.get(PRELOAD_VARIABLE) == "0" or not _THREADS.is_dir():
         return True
-    for name in modules:
-        with suppress(Exception):
-            importlib.import_module(name)
+    with _one_thread():
+        for name in modules:
+            with suppress(Exception):
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()
     return len(list(_THREADS.iterdir())) == 1
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps pyarrow from starting a thread that gives memory back; later children have their own choice."""
+    before = os.environ.get(ALLOCATOR)
+    os.environ[ALLOCATOR] = "background_thread:false"
+    try:
+        yield
+    finally:
+        del os.environ[ALLOCATOR]
+        if before is not None:
+            os.environ[ALLOCATOR] = before
 
 
 def begin_again() -> None:

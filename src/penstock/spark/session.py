@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.home import own_home
 from penstock.spark.idle import end_planners_first
 from penstock.spark.java import find_java
 from penstock.vocabulary.errors import InvalidInputError, MissingExtraError, UnknownNameError
@@ -294,18 +295,23 @@ def pipeline_session(config: SparkConfig, app: str, log_level: str = "ERROR") ->
 
 @contextmanager
 def _environment(local: bool) -> Iterator[None]:
-    """Sets the variables that Spark's launcher reads; JAVA_HOME is restored afterwards."""
+    """Sets the variables that Spark's launcher reads; those that name folders are restored afterwards."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if local or name not in os.environ:  # workers with another Python lack our packages
             os.environ[name] = sys.executable
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: the JVM runs already
         yield
         return
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(find_java(os.environ).home)
+    folders = {"JAVA_HOME": find_java(os.environ).home}
+    if local and "SPARK_HOME" not in os.environ and (home := own_home()) is not None:
+        folders["SPARK_HOME"] = home
+    before = {name: os.environ.get(name) for name in folders}
+    os.environ.update({name: str(folder) for name, folder in folders.items()})
     try:
         yield
     finally:
-        del os.environ["JAVA_HOME"]
-        if before is not None:
-            os.environ["JAVA_HOME"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

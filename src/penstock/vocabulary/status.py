@@ -73,6 +73,8 @@ class QueryStatus:
         row_s: Time that a row adds to a batch.
         last_stage: Fraction of a batch's time that is left when its last stage starts.
         readers: Readers by id.
+        stuck_s: How long the query's batch has run, if that is many times the target; else `None`.
+        stuck_tasks: How many tasks of that batch hold cores, if the driver says so.
     """
 
     name: str
@@ -95,6 +97,8 @@ class QueryStatus:
     row_s: float | None
     last_stage: float | None
     readers: Mapping[str, ReaderStatus]
+    stuck_s: float | None = None
+    stuck_tasks: int | None = None
 
     @property
     def in_positions(self) -> tuple[str, ...]:

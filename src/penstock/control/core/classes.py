@@ -103,6 +103,10 @@ class Classes(Mapping[str, GovernedClass]):
         for other, scale in self.capacity.remove(name).items():
             self[other].plant.capacity_scale *= scale
 
+    def targets_s(self) -> dict[str, float]:
+        """By class, its delay target."""
+        return {name: governed.plant.cls.delay_target_s for name, governed in self.items()}
+
     # -- time -----------------------------------------------------------------------------------
 
     def pass_time(self, at: Moment, held: Collection[Query], had_s: Mapping[str, float] | None) -> None:

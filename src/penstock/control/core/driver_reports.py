@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from penstock.control.core import events as ev
 from penstock.control.core.instructions import Recorded
+from penstock.control.cores.machines import Job
 from penstock.control.state.query import Query
 
 if TYPE_CHECKING:
     from penstock.control.core.engine import Engine
 
-DriverReport = ev.LastStageStarted | ev.JobEnded | ev.CoresChanged | ev.BatchReported
 
-
-def take_in(engine: Engine, report: DriverReport) -> None:
-    """Takes a driver's report in. A report may come late, or not at all."""
+def take_in(engine: Engine, report: ev.DriverReport) -> None:
+    """Takes a driver's report in."""
     match report:
         case ev.LastStageStarted():
             _last_stage(engine, report)
@@ -23,8 +22,12 @@ def take_in(engine: Engine, report: DriverReport) -> None:
             _job_ended(engine, report)
         case ev.CoresChanged():
             _cores_changed(engine, report)
+        case ev.TasksSeen():
+            _tasks_seen(engine, report)
         case ev.BatchReported():
             _batch_reported(engine, report)
+        case other:
+            raise TypeError(f"nobody takes in {other!r}")
 
 
 def _last_stage(engine: Engine, report: ev.LastStageStarted) -> None:
@@ -41,8 +44,8 @@ def _job_ended(engine: Engine, report: ev.JobEnded) -> None:
     query = _query_of(engine, report.tokens)
     if query is not None:
         now_s = report.at.timer_s
-        ready_s = now_s - report.ready_ago_s
-        engine.leases.machines.end_job(query, report.batch, report.core_s, ready_s, now_s)
+        job = Job(report.batch, report.tasks, report.core_s, now_s - report.ready_ago_s)
+        engine.leases.machines.end_job(query, job, now_s)
         engine.table.changed(query.key)
         engine.questions.changed()
         engine.retry_plans(report.at)
@@ -63,6 +66,14 @@ def _cores_changed(engine: Engine, report: ev.CoresChanged) -> None:
     engine.table.everything_changed()
     engine.questions.changed()
     engine.retry_plans(report.at)
+
+
+def _tasks_seen(engine: Engine, report: ev.TasksSeen) -> None:
+    """Some batches take longer than expected, and still hold cores."""
+    queries = {_query_of(engine, tokens): tasks for tokens, tasks in report.running.items()}
+    running = {query.key: tasks for query, tasks in queries.items() if query is not None}
+    if engine.leases.machines.seen(report.driver, running):
+        engine.questions.changed()
 
 
 def _batch_reported(engine: Engine, report: ev.BatchReported) -> None:

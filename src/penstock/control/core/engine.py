@@ -101,8 +101,7 @@ class Engine(Readings):
         Raises:
             InvalidInputError: Somebody wants what a rule forbids; nothing was changed.
         """
-        machines = self.leases.machines
-        had_s = machines.pass_time(event.at.timer_s) if machines.by_driver else None
+        had_s = self.leases.pass_time(event.at.timer_s)
         self.classes.pass_time(event.at, self.leases.held.values(), had_s)
         if self.leases.stop_preferring(event.at.timer_s):
             self.questions.changed()
@@ -121,7 +120,7 @@ class Engine(Readings):
                     return self.out.take()
             case ev.QuestionEnded():
                 self._question_ended(event)
-            case ev.LastStageStarted() | ev.JobEnded() | ev.CoresChanged() | ev.BatchReported():
+            case ev.DriverReport():
                 driver_reports.take_in(self, event)
             case ev.Fetched():
                 self._fetched(event)
@@ -432,6 +431,7 @@ class Engine(Readings):
             self.divide(at)
             self._keep_tails()
         self._feasibility.look(self, at)
+        self.leases.name_stuck(self.classes.targets_s(), at.timer_s)
         for name in self.classes.periods_due(at):
             queries = self.members.of_class(name)
             if not any(query.readers for query in queries):

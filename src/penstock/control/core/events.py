@@ -116,7 +116,12 @@ class BatchPlanned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LastStageStarted(Event):
+class DriverReport(Event):
+    """A driver reports what it alone can see. Reports may come late, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStageStarted(DriverReport):
     """A job of a batch has started its last stage.
 
     Attributes:
@@ -129,7 +134,7 @@ class LastStageStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded(Event):
+class JobEnded(DriverReport):
     """A job of a batch has ended, with all its tasks.
 
     Attributes:
@@ -148,7 +153,7 @@ class JobEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CoresChanged(Event):
+class CoresChanged(DriverReport):
     """A Spark application has so many cores from now on.
 
     Attributes:
@@ -161,7 +166,20 @@ class CoresChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchReported(Event):
+class TasksSeen(DriverReport):
+    """A Spark application runs so many tasks of its queries now. It says so now and then.
+
+    Attributes:
+        driver: Which application.
+        running: By the tokens of a query's readers, how many of its tasks run; a query without is missing.
+    """
+
+    driver: str
+    running: Mapping[frozenset[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReported(DriverReport):
     """Spark has reported on a micro-batch.
 
     Attributes:

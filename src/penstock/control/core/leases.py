@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from penstock.control.schedule.turns import Turns
 from penstock.control.state.lease import Lease, Outcome, Terms
 from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class LeaseBook:
         lease = query.turn.lease
         assert lease is not None
         terms, learning = lease.terms, not query.cost.ready
-        seconds = self.machines.end(query, lease, now_s)
+        seconds = max(0.0, self.machines.end(query, lease, now_s) - lease.use.paid_s)
         self._turns.charge(query.cls, seconds, terms.planned_s, terms.spare, learning)
         query.turn.granted_s, query.turn.lease = terms.began_s, None
         del self.held[query.key]
@@ -101,6 +104,23 @@ class LeaseBook:
         Where a number of slots is given, batches count as if each had the machine for itself.
         """
         return self.slots is None and self.machines.cores_changed(driver, cores, now_s)
+
+    def pass_time(self, now_s: float) -> dict[str, float] | None:
+        """Tasks run up to now. The class of a batch that should have ended pays for it as time passes.
+
+        Returns:
+            By query, the machine seconds that its batch had, as expected; `None` where no driver says how
+            many cores it has: each batch had all the time.
+        """
+        if not self.machines.by_driver:
+            return None
+        passed = self.machines.pass_time(now_s)
+        for key, seconds in passed.overdue_s.items():
+            query = self.held.get(key)
+            if query is not None and query.lease is not None:
+                query.lease.use.paid_s += seconds
+                self._turns.charge(query.cls, seconds)
+        return passed.had_s
 
     def charged(self, ending: Sequence[Query]) -> list[Query]:
         """Queries whose running batches count as time that their classes have used already."""
@@ -123,6 +143,33 @@ class LeaseBook:
                 rest_s = max(0.0, query.cost.batch_s(lease.admitted) - lease.ran_s(now_s))
             found[key] = rest_s
         return found
+
+    # -- batches that do not end ----------------------------------------------------------------
+
+    def stuck_s(self, query: Query, target_s: float, now_s: float) -> float | None:
+        """How long a query's batch has run, if that is many times the target of its class."""
+        ran_s = 0.0 if query.lease is None else query.lease.ran_s(now_s)
+        tuning = self._tuning
+        return ran_s if ran_s >= max(tuning.stuck_targets * target_s, tuning.stuck_least_s) else None
+
+    def name_stuck(self, targets_s: Mapping[str, float], now_s: float) -> None:
+        """Names queries whose batch does not end, once for each batch.
+
+        Args:
+            targets_s: By class, its delay target.
+            now_s: On the timer.
+        """
+        for query in self.held.values():
+            ran_s = self.stuck_s(query, targets_s[query.cls], now_s)
+            if ran_s is None or query.lease is None or query.lease.use.is_named:
+                continue
+            query.lease.use.is_named = True
+            tasks = self.machines.tasks_on_cores(query)
+            hold = "" if tasks is None else f", and {tasks} of its tasks hold cores"
+            _log.warning(
+                "query %s: its batch has run for %.0f s%s; its class pays for it, and other queries go on",
+                *(query.name, ran_s, hold),
+            )
 
     # -- batches that are planned ---------------------------------------------------------------
 

@@ -196,6 +196,8 @@ def _query(engine: Engine, query: Query, at: Moment) -> QueryStatus:
         row_s=cost.row_s if cost.ready else None,
         last_stage=stages.fraction if stages.jobs else None,
         readers=each,
+        stuck_s=engine.leases.stuck_s(query, engine.classes.targets_s()[query.cls], at.timer_s),
+        stuck_tasks=engine.leases.machines.tasks_on_cores(query),
     )
 
 

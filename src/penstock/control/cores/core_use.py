@@ -8,7 +8,7 @@ seconds are used up. A batch takes no core before its tasks are planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _NOTHING_S = 1e-9
@@ -24,12 +24,14 @@ class Work:
         left_s: Core seconds that are left.
         tasks: How many of its tasks can run at once.
         had_s: Core seconds that it is expected to have had.
+        seen: How many of its tasks ran when the driver last said so, if it should have ended before.
     """
 
     ready_s: float
     left_s: float
     tasks: int
     had_s: float = 0.0
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,25 @@ class CoreUse:
             work.had_s = self._works[key].had_s
             self._works[key] = work
 
+    def seen(self, running: Mapping[str, int]) -> bool:
+        """The driver says how many tasks of batches run now; returns whether that changes anything.
+
+        It counts where a batch should have ended before: its tasks still hold their cores. Half of all
+        batches take a little longer than expected, and of them nobody says so in time.
+
+        Args:
+            running: By batch, how many tasks; a batch without is missing.
+        """
+        before = self.overdue()
+        for key, work in self._works.items():
+            ended = work.left_s <= _NOTHING_S and work.ready_s <= self._now_s
+            work.seen = running.get(key, 0) if ended else 0
+        return self.overdue() != before
+
+    def overdue(self) -> dict[str, float]:
+        """By batch that should have ended before, how many cores it still holds."""
+        return {key: float(work.seen) for key, work in self._works.items() if work.seen}
+
     def tasks_ended(self, key: str, core_s: float, left_s: float) -> None:
         """Tasks of a batch have ended, and it is known what they took.
 
@@ -107,9 +128,9 @@ class CoreUse:
             return
         mine = self._works[key]
         beyond_s = core_s - mine.had_s
-        mine.left_s, mine.had_s = left_s, core_s
+        mine.left_s, mine.had_s, mine.seen = left_s, core_s, 0
         for other, work in self._works.items():
-            if other != key and work.ready_s < self._now_s:
+            if other != key and work.ready_s < self._now_s and not work.seen:  # of those it is known
                 change_s = min(beyond_s, work.had_s) if beyond_s > 0.0 else max(beyond_s, -work.left_s)
                 work.left_s, work.had_s = work.left_s + change_s, work.had_s - change_s
                 beyond_s -= change_s
@@ -146,14 +167,15 @@ class CoreUse:
         for stretch in self._stretches():
             for key in stretch.used:
                 found[key] = self._now_s + stretch.until_s
-        return found
+        return found  # of batches that are overdue nobody knows when they end
 
     def _stretches(self, until_s: float = math.inf) -> Iterator[Stretch]:
-        """The use of the cores for so many seconds; a last stretch without use has no end."""
+        """The use of the cores for so many seconds; a last stretch has no end, and only overdue batches."""
+        overdue = self.overdue()
         left = {key: work.left_s for key, work in self._works.items() if work.left_s > _NOTHING_S}
         in_s = 0.0
         while left and self.cores > 0 and in_s < until_s:
-            free, used, ends_s = float(self.cores), {}, math.inf
+            free, used, ends_s = self.cores - sum(overdue.values()), dict(overdue), math.inf
             for key, left_s in left.items():
                 ready_s = self._works[key].ready_s - self._now_s
                 if ready_s > in_s:
@@ -165,9 +187,10 @@ class CoreUse:
             stretch = Stretch(in_s, ends_s, used)
             yield stretch
             for key, core_s in stretch.core_s(ends_s).items():
-                left[key] -= core_s
+                if key in left:
+                    left[key] -= core_s
             # what is left by rounding is nothing: it would make stretches without end
             left = {key: each for key, each in left.items() if each > _NOTHING_S}
             in_s = ends_s
         if in_s < until_s:
-            yield Stretch(in_s, math.inf, {})
+            yield Stretch(in_s, math.inf, overdue)

@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from penstock.control.cores.core_use import CoreUse, Work
 from penstock.control.cores.width import tasks_of
 from penstock.control.state.lease import Lease
 from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What batches had of the cores in a while.
+
+    Attributes:
+        had_s: By query, machine seconds, as expected.
+        overdue_s: The same for batches that should have ended before.
+    """
+
+    had_s: dict[str, float] = field(default_factory=dict)
+    overdue_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of a batch that has ended.
+
+    Attributes:
+        batch: Spark's number of the micro-batch; `None` if it is not known.
+        tasks: How many tasks the job had.
+        core_s: Seconds of these tasks.
+        ready_s: On the timer, when the first of them could begin.
+    """
+
+    batch: int | None
+    tasks: int
+    core_s: float
+    ready_s: float
 
 
 class Machines:
@@ -70,15 +101,16 @@ class Machines:
         """The tasks of a batch, as far as is known."""
         lease.use.expected_s = work_s
         core_s = work_s * machine.cores if query.cost.ready else self._unknown_core_s(query, rows)
-        return Work(began_s + query.cost.before_s, core_s, self._tasks(lease, machine, core_s))
+        return Work(began_s + query.cost.before_s, core_s, self._tasks(query, lease, machine, core_s))
 
     def _unknown_core_s(self, query: Query, rows: float) -> float:
         """What the tasks of a batch may take whose cost is not known yet."""
         row_s = query.costs.work.first.least_row_s
         return max(self._tuning.unknown_core_s, row_s * rows if math.isfinite(row_s) else 0.0)
 
-    def _tasks(self, lease: Lease, machine: CoreUse, core_s: float) -> int:
-        return tasks_of(core_s, machine.cores, lease.terms.task_s, self._tuning)
+    def _tasks(self, query: Query, lease: Lease, machine: CoreUse, core_s: float) -> int:
+        cores = machine.cores - round(sum(machine.overdue().values()))  # a task more would wait for a core
+        return tasks_of(core_s, cores, max(lease.terms.task_s, query.costs.work.model.least_task_s))
 
     def tasks(self, query: Query, reader: str, rows: int) -> int | None:
         """Into how many tasks the rows of a reader are worth dividing; `None` where cores are not known."""
@@ -87,26 +119,18 @@ class Machines:
             return None
         cost = query.cost
         core_s = cost.batch_s(rows) * machine.cores if cost.ready else self._unknown_core_s(query, rows)
-        found = lease.use.planned[reader] = self._tasks(lease, machine, core_s)
+        found = lease.use.planned[reader] = self._tasks(query, lease, machine, core_s)
         return found
 
-    def end_job(self, query: Query, batch: int | None, core_s: float, ready_s: float, now_s: float) -> None:
-        """A job of a query's batch has ended. Where the batch has ended before, its cost is learned now.
-
-        Args:
-            query: The query.
-            batch: Spark's number of the micro-batch.
-            core_s: Seconds of the job's tasks.
-            ready_s: On the timer, when the first of them could begin.
-            now_s: On the timer.
-        """
+    def end_job(self, query: Query, job: Job, now_s: float) -> None:
+        """A job of a query's batch has ended. Where the batch has ended before, its cost is learned now."""
         lease = query.lease
-        late = [one.lease for one in query.costs.unsettled if one.lease.batch == batch is not None]
+        late = [one.lease for one in query.costs.unsettled if one.lease.batch == job.batch is not None]
         if late:
-            late[0].end_job(now_s, core_s, ready_s)
+            late[0].end_job(now_s, job.tasks, job.core_s, job.ready_s)
             query.costs.settle()
         elif lease is not None:
-            lease.end_job(now_s, core_s, ready_s)
+            lease.end_job(now_s, job.tasks, job.core_s, job.ready_s)
             stages, machine = query.costs.last_stages, self.of(query)
             if machine is not None:
                 expected_s = (lease.use.expected_s or 0.0) * machine.cores
@@ -118,20 +142,46 @@ class Machines:
         machine, ran_s = self.of(query), lease.ran_s(now_s)
         if machine is None:
             return ran_s
+        had_s = self.had_s(query)
         machine.end(query.key)
         if lease.use.jobs:
             return lease.use.core_s / max(1, machine.cores)
-        return min(ran_s, query.cost.batch_s(lease.admitted)) if query.cost.ready else ran_s
+        return max(had_s, min(ran_s, query.cost.batch_s(lease.admitted))) if query.cost.ready else ran_s
 
     # -- time -----------------------------------------------------------------------------------
 
-    def pass_time(self, now_s: float) -> dict[str, float]:
-        """Tasks run up to now; returns by query the machine seconds that its batch had, as expected."""
-        had: dict[str, float] = {}
+    def pass_time(self, now_s: float) -> Passed:
+        """Tasks run up to now."""
+        passed = Passed()
         for machine in self.by_driver.values():
+            overdue = machine.overdue()
             for key, core_s in machine.pass_time(now_s).items():
-                had[key] = core_s / max(1, machine.cores)
-        return had
+                passed.had_s[key] = core_s / max(1, machine.cores)
+                if key in overdue:
+                    passed.overdue_s[key] = passed.had_s[key]
+        return passed
+
+    def had_s(self, query: Query) -> float:
+        """The machine seconds that a query's batch had so far, as expected."""
+        machine = self.of(query)
+        work = None if machine is None else machine.of(query.key)
+        return 0.0 if machine is None or work is None else work.had_s / max(1, machine.cores)
+
+    def seen(self, driver: str, running: Mapping[str, int]) -> bool:
+        """A driver says how many tasks its batches have on cores now; returns whether that changes anything.
+
+        Args:
+            driver: The driver.
+            running: By query, how many tasks; a query without is missing.
+        """
+        machine = self.by_driver.get(driver)
+        return machine is not None and machine.seen(running)
+
+    def tasks_on_cores(self, query: Query) -> int | None:
+        """How many tasks of a query's batch held cores when its driver last said so; `None` if unknown."""
+        machine = self.of(query)
+        work = None if machine is None else machine.of(query.key)
+        return None if work is None else work.seen
 
     def rest_s(self, query: Query) -> float | None:
         """The machine seconds that are left of a query's batch; `None` if it runs on no known cores."""

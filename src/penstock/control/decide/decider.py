@@ -185,8 +185,10 @@ def timing(query: Query, turn: Turn, tuning: Tuning = TUNING) -> BatchTiming | N
     if not cost.ready or cost.row_s <= 0:
         return None
     length_s = full_s(cost, turn, tuning)
-    tasks = tasks_of(length_s * cost.cores, cost.cores, turn.task_s, tuning)
-    longer = cost.cores / tasks * cost.stretch
+    longer = 1.0
+    if cost.cores > 1:
+        tasks = tasks_of(length_s * cost.cores, cost.cores, max(turn.task_s, cost.least_task_s))
+        longer = cost.cores / tasks * cost.stretch
     return BatchTiming(
         cost.idle_s + longer * cost.fixed_s,
         longer * cost.row_s,

@@ -28,6 +28,7 @@ class BatchCost:
         before_s: Seconds from a grant until the first tasks of its batch can begin.
         stretch: How many times as long a batch takes as its work would on the cores that it uses.
         cores: Cores of the machine; 1 where a batch counts as if it had the machine for itself.
+        least_task_s: How much work a task has at least, so that it is worth its start.
         first: The first batches on these cores, from which the cost is learned; `None` where a batch counts
             as if it had the machine for itself.
     """
@@ -41,6 +42,7 @@ class BatchCost:
     before_s: float = 0.0
     stretch: float = 1.0
     cores: int = 1
+    least_task_s: float = 0.0
     first: FirstBatches | None = None
 
     def batch_s(self, rows: float) -> float:
@@ -72,5 +74,6 @@ def on_cores(work: WorkCost, cores: int) -> BatchCost:
         work.before_s,
         work.stretch,
         cores,
+        model.least_task_s,
         work.first,
     )

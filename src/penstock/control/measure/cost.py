@@ -8,7 +8,7 @@ that took far longer than expected counts little unless the next ones agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -125,20 +125,6 @@ class CostModel:
     def batch_s(self, rows: float) -> float:
         """Returns the expected time of a batch."""
         return self.fixed_s + self.row_s * rows
-
-    def begin(self, fixed_s: float, row_s: float, points: Iterable[tuple[int, float]]) -> None:
-        """Starts with figures that are known from elsewhere, instead of learning them from first batches.
-
-        Args:
-            fixed_s: Of a batch without rows.
-            row_s: Of a row.
-            points: Batches that show it: rows, and the time that they took.
-        """
-        state = self.state
-        state.seen, state.fixed_s, state.row_s = self.config.warm_up_batches, fixed_s, row_s
-        for rows, took_s in points:
-            self._anchor(rows, took_s)
-            self._fit(rows, took_s)
 
     def learn(self, rows: int, took_s: float) -> None:
         """Learns from a complete batch."""

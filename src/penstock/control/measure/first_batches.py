@@ -72,8 +72,11 @@ class FirstBatches:
         first_rows = self.tuning.first_work_rows
         if self.least_row_s == float("inf"):
             return first_rows
-        largest = max((point.rows for point in self.points), default=first_rows)
-        return max(1.0, min(core_s / self.least_row_s, self.tuning.first_growth * largest))
+        largest = max(self.points, key=_size, default=Point(first_rows, 0.0))
+        most = self.tuning.first_growth * largest.rows
+        if largest.core_s >= core_s / 2.0:  # it cannot be much larger, so a smaller one must tell
+            most = largest.rows / self.tuning.told_by_rows
+        return max(1.0, min(core_s / self.least_row_s, most))
 
     def learn(self, rows: int, core_s: float) -> FirstFigures | None:
         """Takes a batch in; returns the figures once the batches show what rows cost."""

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from penstock.control.measure.cost import CostModel
 from penstock.control.measure.first_batches import FirstBatches
+from penstock.control.measure.work_model import WorkModel
 from penstock.control.tuning import TUNING, Tuning
 
 REMEMBERED = 16
@@ -24,6 +24,7 @@ class Use:
 
     Attributes:
         core_s: Seconds of its tasks.
+        count: How many tasks there were.
         tasks: How many of them could run at once; 0 if that is not known.
         tasks_s: Seconds in which some of its tasks ran or waited for a core.
         before_s: Seconds from the grant until the first tasks could begin.
@@ -31,6 +32,7 @@ class Use:
     """
 
     core_s: float
+    count: int = 1
     tasks: int = 0
     tasks_s: float = 0.0
     before_s: float = 0.0
@@ -71,14 +73,14 @@ class WorkCost:
     """What the batches of a query take, learned from what the driver says of their jobs.
 
     Attributes:
-        model: Core seconds by rows.
+        model: Core seconds by tasks and rows.
         first: The batches before the model is ready.
         spread: How long tasks took, against their work on the cores that they could use.
         before: Of the last batches, seconds from the grant until the first tasks could begin.
         after: Of the last batches, all other seconds without a task.
     """
 
-    model: CostModel = field(default_factory=CostModel)
+    model: WorkModel = field(default_factory=WorkModel)
     first: FirstBatches = field(default_factory=FirstBatches)
     spread: Spread = field(default_factory=Spread)
     before: deque[float] = field(default_factory=_recent)
@@ -105,8 +107,12 @@ class WorkCost:
             self.before.append(use.before_s)
             self.after.append(use.after_s)
         if self.model.ready:
-            self.model.learn(rows, use.core_s)
+            self.model.learn(use.count, rows, use.core_s)
             self.spread.learn(use)
-        elif (figures := self.first.learn(rows, use.core_s)) is not None:
-            points = [(point.rows, point.core_s) for point in self.first.points]
-            self.model.begin(figures.fixed_s, figures.row_s, points)
+            return
+        cold = self.first.is_cold
+        figures = self.first.learn(rows, use.core_s)
+        if figures is not None:
+            self.model.begin(figures.fixed_s / max(1.0, self.model.tasks), figures.row_s)
+        if not cold:
+            self.model.learn(use.count, rows, use.core_s)

@@ -133,7 +133,7 @@ class Scheduler:
         schedule = self.schedule(seen)
         turns, turn_s = schedule.turns, schedule.lengths_s
         batch_s = seen.batch_s(turn_s)
-        takes_s = seen.takes_s(batch_s, turns, self._tuning)
+        takes_s = seen.takes_s(batch_s, turns)
         starts_s = partial(self._starts_s, seen, turns, batch_s, takes_s, _which(seen, ending))
         if self._eager:
             willing, again_s = _with_rows(seen, asking)
@@ -267,7 +267,7 @@ class Scheduler:
                 np.where(turn_s > seen.fixed_s, np.inf, 0.0),
             )
         now = ~seen.ready | seen.draining | (seen.rows >= room)
-        takes_s = seen.takes_s(seen.fixed_s + seen.row_s * seen.rows, turns, tuning)
+        takes_s = seen.takes_s(seen.fixed_s + seen.row_s * seen.rows, turns)
         done_s = np.where(empty, 0.0, seen.age_s) + seen.idle_s + takes_s
         worth_s = np.maximum(tuning.worth_at * seen.target_s - done_s, 0.0)
         later_s = np.where(np.isfinite(starts_s), np.maximum(starts_s, 0.0), worth_s)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from penstock.control.cores.width import takes_s
 from penstock.control.schedule.turns import Turn
 from penstock.control.state.query import Query
-from penstock.control.tuning import Tuning
 from penstock.vocabulary.model import FloatArray
 from penstock.vocabulary.moment import Moment
 
@@ -64,6 +63,7 @@ class Snapshot:
         before_s: The time from a grant until the first tasks of its batch can begin.
         stretch: How many times as long its batches take as their work would on the cores that they use.
         cores: The cores of the query's machine; 1 where a batch counts as if it had the machine for itself.
+        least_task_s: How much work a task of the query has at least.
         draining: Whether the query processes its backlog unshed.
         windows_wait: Whether windows may wait for a tick.
         quiet_s: How long ago the query's last batch ended.
@@ -93,6 +93,7 @@ class Snapshot:
     before_s: FloatArray
     stretch: FloatArray
     cores: FloatArray
+    least_task_s: FloatArray
     draining: BoolArray
     windows_wait: BoolArray
     quiet_s: FloatArray
@@ -117,16 +118,16 @@ class Snapshot:
             found[turn.asking.at] = turn.lengths_s
         return found
 
-    def takes_s(self, machine_s: FloatArray, turns: Mapping[str, Turn], tuning: Tuning) -> FloatArray:
+    def takes_s(self, machine_s: FloatArray, turns: Mapping[str, Turn]) -> FloatArray:
         """How long the tasks of each query's batch take, if the batch has so much machine time.
 
         Args:
             machine_s: By query, the machine time.
             turns: By class that has one, its turn.
-            tuning: Figures.
         """
-        task_s = [turns[cls.name].task_s if cls.name in turns else 0.0 for cls in self.classes]
-        return takes_s(machine_s, self.cores, np.array(task_s)[self.cls], self.stretch, tuning)
+        of_class_s = [turns[cls.name].task_s if cls.name in turns else 0.0 for cls in self.classes]
+        task_s = np.maximum(np.array(of_class_s)[self.cls], self.least_task_s)
+        return takes_s(machine_s, self.cores, task_s, self.stretch)
 
     def batch_s(self, turn_s: FloatArray) -> FloatArray:
         """The machine time of each query's next batch: its turn, or less if few rows wait; else 0."""

@@ -17,7 +17,7 @@ from penstock.control.state.query import Query
 from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.moment import Moment
 
-_NUMBERS, _HOLDS_FROM_S = 15, 14
+_NUMBERS, _HOLDS_FROM_S = 16, 15
 _FLAGS, _REFUSED = 5, 4
 
 
@@ -102,6 +102,7 @@ class QueryTable:
                 cost.before_s,
                 cost.stretch,
                 cost.cores,
+                cost.least_task_s,
                 turn.done_s,
                 turn.granted_s,
                 -np.inf if runs else query.question.until_s,
@@ -142,7 +143,7 @@ class QueryTable:
             cls, per_s = cls[able], per_s[:, able]
             numbers, flags = numbers[:, able], flags[:, able]
         rows, oldest_s, fixed_s, row_s, error, idle_s, before_s, *others = numbers.copy()
-        stretch, cores, done_s, granted_s, until_s, due, turns, _ = others
+        stretch, cores, least_task_s, done_s, granted_s, until_s, due, turns, _ = others
         runs, ready, draining, windows_wait, _ = flags.copy()
         age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
         target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
@@ -168,6 +169,7 @@ class QueryTable:
             before_s=before_s,
             stretch=stretch,
             cores=cores,
+            least_task_s=least_task_s,
             draining=draining,
             windows_wait=windows_wait,
             quiet_s=at.timer_s - done_s,

@@ -143,7 +143,7 @@ def plan_turns(
         others = [other for other in demands if other != name]
         before_s = max((longest_s[other] for other in others), default=0.0)
         left_s = min(((parallel - shares[other]) * common_s for other in others), default=math.inf)
-        own_s = (d.target_s - before_s) / (1.0 + takes[name])
+        own_s = _alone_s(d, takes[name], before_s)
         cycle_s = max(common_s, min(own_s, left_s / parts[name]))
         length_s = longest = _length_s(d, equal[name] * cycle_s, tuning)
         lengths_s = by_query[name] * cycle_s
@@ -155,14 +155,16 @@ def plan_turns(
     return turns
 
 
-def _alone_s(demand: Demand, takes: float) -> float:
+def _alone_s(demand: Demand, takes: float, before_s: float = 0.0) -> float:
     """The longest turn interval of a class that has to itself what its share gives it.
 
     Args:
         demand: What the class asks for.
         takes: The part of the interval that its longest batch takes.
+        before_s: The turn of another class that may come before its own.
     """
-    return min(demand.target_s / (1.0 + takes), (demand.target_s - demand.idle_s) / (2.0 * takes))
+    one_after_the_other_s = (demand.target_s - demand.idle_s) / (2.0 * takes)
+    return min((demand.target_s - before_s) / (1.0 + takes), one_after_the_other_s)
 
 
 def _parts(demand: Demand, share: float, tuning: Tuning) -> FloatArray:

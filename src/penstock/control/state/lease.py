@@ -72,20 +72,26 @@ class TaskUse:
     Attributes:
         planned: By reader, for how many tasks the control plane has allowed; empty while nothing is known.
         jobs: How many of Spark's jobs have ended.
+        count: How many tasks they had.
         core_s: Seconds of these tasks.
         before_s: From the grant until the first tasks could begin; `None` if no job has ended.
         between_s: In all, from the end of a job until the tasks of the next one could begin.
         ended_s: On the timer, when the last of these jobs ended.
         expected_s: Machine seconds that the batch is expected to take; `None` if cores are not known.
+        paid_s: Machine seconds for which the class of the batch has paid while the batch ran.
+        is_named: Whether the log has named the batch because it does not end.
     """
 
     planned: dict[str, int] = field(default_factory=dict)
     jobs: int = 0
+    count: int = 0
     core_s: float = 0.0
     before_s: float | None = None
     between_s: float = 0.0
     ended_s: float = -math.inf
     expected_s: float | None = None
+    paid_s: float = 0.0
+    is_named: bool = False
 
 
 class Lease:
@@ -174,11 +180,12 @@ class Lease:
         self.batch = self.batch if batch is None else batch
         self.last_stage_s = now_s
 
-    def end_job(self, now_s: float, core_s: float, ready_s: float) -> None:
+    def end_job(self, now_s: float, tasks: int, core_s: float, ready_s: float) -> None:
         """A job of the batch has ended.
 
         Args:
             now_s: On the timer.
+            tasks: How many tasks it had.
             core_s: Seconds of its tasks.
             ready_s: On the timer, when the first of them could begin.
         """
@@ -187,7 +194,7 @@ class Lease:
             use.before_s = max(0.0, ready_s - self.terms.began_s - self._held_s)
         else:
             use.between_s += max(0.0, ready_s - use.ended_s)
-        use.jobs, use.core_s = use.jobs + 1, use.core_s + core_s
+        use.jobs, use.count, use.core_s = use.jobs + 1, use.count + tasks, use.core_s + core_s
         use.ended_s = now_s
 
     def used(self, end_s: float) -> Use:
@@ -196,7 +203,8 @@ class Lease:
         before_s = use.before_s or 0.0
         tasks_s = use.ended_s - self.terms.began_s - self._held_s - before_s - use.between_s
         after_s = use.between_s + max(0.0, end_s - use.ended_s)
-        return Use(use.core_s, sum(use.planned.values()), max(0.0, tasks_s), before_s, after_s)
+        at_once = sum(use.planned.values())
+        return Use(use.core_s, use.count, at_once, max(0.0, tasks_s), before_s, after_s)
 
     def hold(self, now_s: float) -> None:
         """Notes that the batch is held back: it may not take cores yet."""

@@ -47,6 +47,8 @@ BEGAN_S, TIMER_S = 1_000_000.0, 50.0
 """Where the wall clock and the timer start."""
 LOOK_EVERY_S = 0.02
 """So often tailers look for new rows, beside the moments at which something happens."""
+TELL_EVERY_S = 0.5
+"""So often the driver says how many tasks run, as the agent does on Spark."""
 
 WITHOUT_ROWS = (ev.BatchPlanned, ev.QuestionEnded, ev.BatchReported)
 """Events about batches that are granted already, after which no other batch is granted. The start of a last
@@ -91,6 +93,7 @@ class VirtualCluster(SimulatedDriver):
         self._listeners: dict[str, Listener] = {}
         """By reader, where its instructions go."""
         self._look_s, self._trim_s = self.timer() + LOOK_EVERY_S, self.timer() + EVERY_S
+        self._tell_s = self.timer() + TELL_EVERY_S if cores is not None else math.inf
         SimulatedDriver.__init__(self, Cores(cores or 0, self.timer()), tells_cores=cores is not None)
 
     # -- queries --------------------------------------------------------------------------------
@@ -290,7 +293,8 @@ class VirtualCluster(SimulatedDriver):
             live = [q for q in self.queries.values() if not q.stopped]
             due_s = math.inf if self.silent else max(self.engine.due_s(), self.timer())
             found_s = math.inf if self.silent else self.tailers.due_s()
-            at_s = min([self._look_s, due_s, found_s, self.cores.due_s, *[q.next_s for q in live]])
+            by_themselves = (self._look_s, self._tell_s, due_s, found_s, self.cores.due_s)
+            at_s = min([*by_themselves, *[q.next_s for q in live]])
             if at_s > until_s:
                 self._advance(until_s)
                 return
@@ -319,6 +323,9 @@ class VirtualCluster(SimulatedDriver):
                 self._look()
         if now_s >= due_s:
             self.handle(ev.Woke(self.at()))
+        if now_s >= self._tell_s:
+            self._tell_s += TELL_EVERY_S
+            self.tell_tasks()
         if now_s >= self._trim_s:
             self._trim_s += EVERY_S
             if self.engine.config.trim and not self.silent:

@@ -84,6 +84,15 @@ class SimulatedDriver(ABC):
             tokens = self._tokens(self.queries[key])
             self.handle(ev.JobEnded(self.at(), tokens, batch, tasks, core_s, ready_ago_s))
 
+    def tell_tasks(self) -> None:
+        """The driver says how many tasks of each query run now."""
+        if self.tells_cores and not self.silent:
+            jobs = self.cores.running()
+            running = {
+                self._tokens(query): jobs[query.job] for query in self.queries.values() if query.job in jobs
+            }
+            self.handle(ev.TasksSeen(self.at(), "", running))
+
     def resize(self, cores: int) -> None:
         """Executors come or go: the cluster has so many cores from now on."""
         self.cores.resize(cores, self.at().timer_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -186,6 +187,10 @@ class Cores:
     def due_s(self) -> float:
         """On the timer, when the next task ends; infinite if none runs."""
         return self._running[0].ends_s if self._running else math.inf
+
+    def running(self) -> dict[int, int]:
+        """By job, how many of its tasks run."""
+        return dict(Counter(task.stage.job for task in self._running))
 
     def job(self) -> int:
         """The number of a job that begins now."""

@@ -118,6 +118,8 @@ class SimulatedQuery:
     life: Waits[None] | None = None
     number: int = -1
     """Spark's number of its last micro-batch."""
+    job: int | None = None
+    """The job of its running micro-batch, on cores."""
 
     @property
     def connections(self) -> dict[str, object]:
@@ -209,7 +211,8 @@ class SimulatedQuery:
         rows = sum(part.rows for part in planned)
         tasks = sum(_read_tasks(part, host.cores.count) for part in planned)
         stages = machine.stages(host.now_s(), rows, tasks, self.random)
-        ready_s, job, core_s, count = host.now_s(), host.cores.job(), 0.0, 0
+        ready_s, core_s, count = host.now_s(), 0.0, 0
+        job = self.job = host.cores.job()
         for number, seconds in enumerate(stages):
             if number == len(stages) - 1:
                 host.last_stage(self.key, self.number)

@@ -3,6 +3,8 @@ package penstock;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.HashMap;
+import java.util.Iterator;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.scheduler.*;
@@ -32,6 +34,10 @@ public class TaskEvents extends SparkListener {
   private final HashMap jobs = new HashMap();
   private final HashMap jobOfStage = new HashMap();
   private final HashMap counted = new HashMap();
+  private final HashMap runOfTask = new HashMap();
+  private final ConcurrentHashMap running = new ConcurrentHashMap();
+  private int busy = 0;
+  private volatile int most = 0;
 
   /** Waits for lines, at most so long; returns those there are, one after the other. */
   public String take(long waitMs) throws InterruptedException {
@@ -47,6 +53,25 @@ public class TaskEvents extends SparkListener {
       text.append((String) found.get(i)).append('\n');
     }
     return text.toString();
+  }
+
+  /** Lines "RUN TASKS": by run of a query, how many of its tasks run now. */
+  public String running() {
+    StringBuilder text = new StringBuilder();
+    Iterator runs = running.keySet().iterator();
+    while (runs.hasNext()) {
+      Object run = runs.next();
+      Object count = running.get(run);
+      if (count != null) {
+        text.append((String) run).append(' ').append(count.toString()).append('\n');
+      }
+    }
+    return text.toString();
+  }
+
+  /** How many tasks ran at once, at most, those of other work included. */
+  public int most() {
+    return most;
   }
 
   /** A line that nobody takes for so long that the queue is full pushes out the oldest one. */
@@ -88,7 +113,34 @@ public class TaskEvents extends SparkListener {
     }
   }
 
+  public void onTaskStart(SparkListenerTaskStart event) {
+    busy += 1;
+    most = Math.max(most, busy);
+    Job job = (Job) jobOfStage.get(Integer.valueOf(event.stageId()));
+    if (job != null) {
+      runOfTask.put(Long.valueOf(event.taskInfo().taskId()), job.run);
+      count(job.run, 1);
+    }
+  }
+
+  private void count(String run, int change) {
+    Object before = running.get(run);
+    int now = (before == null ? 0 : ((Integer) before).intValue()) + change;
+    if (now > 0) {
+      running.put(run, Integer.valueOf(now));
+    } else {
+      running.remove(run);
+    }
+  }
+
   public void onTaskEnd(SparkListenerTaskEnd event) {
+    busy = Math.max(0, busy - 1);
+    if (event.taskInfo() != null) {
+      String run = (String) runOfTask.remove(Long.valueOf(event.taskInfo().taskId()));
+      if (run != null) {
+        count(run, -1);
+      }
+    }
     Integer stage = Integer.valueOf(event.stageId());
     Job job = (Job) jobOfStage.get(stage);
     if (job == null || event.taskInfo() == null || !event.taskInfo().successful() || event.taskMetrics() == null) {

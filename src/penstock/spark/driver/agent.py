@@ -73,7 +73,8 @@ class Agent:
         self._own_line = ControlClient(flow.address, TELL_TIMEOUT_S)
         self._cores: int | None = None
         """Of the application's executors, as Spark last said."""
-        self._listeners = (TaskEvents(flow.spark, self._heard), ProgressListener(flow.spark, self._ended))
+        self._tasks = TaskEvents(flow.spark, self._heard)
+        self._listeners = (self._tasks, ProgressListener(flow.spark, self._ended))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-agent", daemon=True)
         self._thread.start()
@@ -119,6 +120,18 @@ class Agent:
             with suppress(PenstockError):
                 line.request({"op": "cores", "driver": self._flow.driver, "cores": self._cores})
 
+    def _tell_tasks(self) -> None:
+        """Tells the control plane how many tasks each query has on cores: some take longer than expected."""
+        if self._cores is None:
+            return
+        running = [
+            {"tokens": tokens, "tasks": tasks}
+            for run, tasks in self._tasks.running().items()
+            if (tokens := self._tokens.get(run))
+        ]
+        with suppress(PenstockError):
+            self._own_line.request({"op": "tasks", "driver": self._flow.driver, "running": running})
+
     def _ended(self, batch: int, rows: Dropped) -> None:
         """Tells the control plane which grants a batch had, and how many rows of each were dropped."""
         counts = [[reader, grant, count] for (reader, grant), count in rows.items()]
@@ -136,6 +149,7 @@ class Agent:
                     self._is_up_to_date = True
                 self._check_queries()
                 self._tell_cores(self._own_line)  # so that a control plane that was replaced knows
+                self._tell_tasks()
             except PenstockError as error:
                 _log.warning("the control plane could not be reached: %s", error)
             except Exception as error:  # Spark may be stopping; the next look will show

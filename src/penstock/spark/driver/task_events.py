@@ -16,6 +16,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from penstock.vocabulary.errors import UnmetError
+
 _log = logging.getLogger(__name__)
 
 WAIT_MS = 500
@@ -79,6 +81,8 @@ class TaskEvents:
     def __init__(self, spark: SparkSession, heard: Callable[[TaskEvent], None]) -> None:
         self._spark, self._heard = spark, heard
         self._java: Any = None
+        self._is_guessing = False
+        """Whether Spark does not say how many cores there are."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-task-events", daemon=True)
         try:
@@ -91,6 +95,13 @@ class TaskEvents:
             )
             return
         self._thread.start()
+
+    def running(self) -> dict[str, int]:
+        """By run of a query, how many of its tasks run now."""
+        if self._java is None:
+            return {}
+        lines = (line.split(" ") for line in self._java.running().splitlines())
+        return {run: int(tasks) for run, tasks in lines}
 
     def stop(self) -> None:
         """Listens no more."""
@@ -106,6 +117,8 @@ class TaskEvents:
         while not self._stop.is_set():
             try:
                 lines = self._java.take(WAIT_MS).splitlines()
+                if self._is_guessing:
+                    known = self._tell_cores(known)
             except Exception as error:  # the JVM has gone
                 _log.debug("the listener's lines have come to an end: %r", error)
                 return
@@ -116,14 +129,24 @@ class TaskEvents:
                     self._tell(event)
 
     def _tell_cores(self, known: int | None) -> int | None:
-        try:
-            cores = task_slots(self._spark)
-        except Exception as error:
-            _log.debug("Spark does not say how many cores there are: %r", error)
-            return known
+        cores = self._cores()
         if cores != known:
             self._tell(Cores(cores))
         return cores
+
+    def _cores(self) -> int:
+        """The cores of the executors; as many as were seen at work if Spark does not say."""
+        try:
+            return task_slots(self._spark)
+        except Exception as error:
+            if not self._is_guessing:
+                self._is_guessing = True
+                _log.warning(
+                    "Spark does not say how many cores its executors have: as many count as tasks have run "
+                    "at once; %s",
+                    _first_line(error),
+                )
+            return int(self._java.most())
 
     def _tell(self, event: TaskEvent) -> None:
         try:
@@ -151,7 +174,11 @@ def task_slots(spark: SparkSession) -> int:
     context = spark.sparkContext._jsc.sc()
     each = max(1, int(context.conf().get("spark.task.cpus", "1")))
     executors = context.statusStore().executorList(True)
-    return sum(int(executors.apply(i).totalCores()) // each for i in range(executors.size()))
+    cores = [int(executors.apply(i).totalCores()) // each for i in range(executors.size())]
+    # a driver that is no executor is listed, too, and runs no tasks
+    if not any(cores) and any(executors.apply(i).id() != "driver" for i in range(executors.size())):
+        raise UnmetError("Spark says how many cores an executor has", "0", "see the cluster manager")
+    return sum(cores)
 
 
 def _compiled(spark: SparkSession) -> Any:

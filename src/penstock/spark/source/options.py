@@ -24,6 +24,7 @@ class SourceOptions:
         address: Address of the control plane; empty for an ungoverned source.
         metadata: Metadata columns, in order.
         tasks: Most tasks that read one batch.
+        divided: Whether each ungoverned batch is divided into `tasks` tasks, however few rows they have.
         max_rows: Most rows of an ungoverned batch; 0 for all that wait.
         total_rows: Rows after which an ungoverned source ends; 0 for never.
         fail_open_after_s: Silence of the control plane after which the source goes on by itself.
@@ -44,6 +45,7 @@ class SourceOptions:
     address: str = ""
     metadata: tuple[str, ...] = ()
     tasks: int = 1
+    divided: bool = False
     max_rows: int = 0
     total_rows: int = 0
     fail_open_after_s: float = 5.0

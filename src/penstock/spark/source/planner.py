@@ -187,6 +187,7 @@ class Planner:
                 self._pin(offset.reader, offset.start)
             return []
         before = offset.books.admitted - admitted
+        tasks = self.options.tasks if self.options.divided else tasks
         if tasks is None:
             parts = split_among_tasks(selections, before, self.options.tasks, LEAST_TASK_ROWS)
         else:

@@ -22,6 +22,7 @@ def read_ungoverned(
     max_rows: int = 0,
     total_rows: int = 0,
     metadata: Metadata = False,
+    divided: bool = False,
 ) -> DataFrame:
     """A stream as plain Structured Streaming reads it.
 
@@ -31,6 +32,8 @@ def read_ungoverned(
         max_rows: Most rows of a batch; 0 for all that wait.
         total_rows: Rows after which the source ends; 0 for never.
         metadata: Metadata columns to add.
+        divided: Whether each batch is divided into as many tasks as there are cores, however few rows they
+            have: rows may cost milliseconds.
     """
     register_source(spark, PenstockSource)
     options = SourceOptions(
@@ -38,6 +41,7 @@ def read_ungoverned(
         read_from=str(stream),
         metadata=metadata_columns(metadata),
         tasks=spark.sparkContext.defaultParallelism,
+        divided=divided,
         max_rows=max_rows,
         total_rows=total_rows,
     )
