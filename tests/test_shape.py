@@ -90,6 +90,7 @@ ARITHMETIC = {
     "measure/first_batches.py:learn",  # halves
     "measure/first_batches.py:most_rows",  # half
     "measure/work.py:learn",  # half-lives
+    "measure/work_model.py:learn",  # half-lives
     "schedule/overlap.py:learn",  # rounding
     "schedule/scheduler.py:_tick_s",  # a tick comes half a target after the last batch
     "schedule/turns.py:_alone_s",  # a batch that follows another without a pause is waited for twice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,25 @@ def test_the_daemon_imports_what_workers_need_and_stays_a_process_of_one_thread(
     script = "import sys; from penstock.spark import daemon as d; print(d.preload(), *sys.modules)"
     one_thread, *modules = said(script)
     assert one_thread == "True"
-    assert {"pyarrow.lib", "numpy", "pyspark.worker", "penstock.spark.source.tasks"} <= set(modules)
+    assert {"pandas", "pyarrow.lib", "numpy", "pyspark.worker", "penstock.spark.source.tasks"} <= set(modules)
+
+
+def test_a_worker_whose_task_imports_more_is_frozen_again_and_collects_its_garbage_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(daemon.gc, "collect", lambda: done.append("collected"))
+    monkeypatch.setattr(daemon.gc, "freeze", lambda: done.append("frozen"))
+    modules = dict(daemon.sys.modules)
+    monkeypatch.setattr(daemon.sys, "modules", modules)
+    worker = daemon.quiet(lambda sock, authenticated: 0)
+    here, there = socket.socketpair()
+    with here, there:
+        assert [worker(here, True), worker(here, True)] == [0, 0]
+        assert done == ["collected", "frozen"], "nothing new was imported by the second task"
+        modules["one_more"] = daemon
+        worker(here, True)
+    assert done == ["collected", "frozen"] * 2
 
 
 @LINUX

@@ -113,23 +113,29 @@ class Tuning:
     narrow: float = 1 / 3
     """A batch takes at least this part of its turn interval, on as few cores as that allows. Each task has a
     cost, so few long tasks do more than many short ones; but rows wait for as long as their batch takes."""
-    learning_s: float = 0.25
-    """Machine seconds of a batch at most while the cost of its rows is being learned, and seconds of its
-    tasks."""
+    learning_s: float = 0.5
+    """How long tasks of a batch take at most while the cost of its rows is being learned."""
+    learning_tasks: int = 4
+    """How many tasks such a batch has: always as many, so that only rows make batches differ."""
     first_work_rows: int = 100
     """The most rows of a query's first batch. A row may cost ten milliseconds or more."""
     first_growth: float = 16.0
     """While its cost is being learned, a batch has at most this many times the rows of the largest one
     before."""
     task_overheads: float = 4.0
-    """A task has at least this many times the work of its start. If starts take long, fewer tasks are better."""
+    """A task has at least this many times the work of its start: if starts take long, fewer tasks are better.
+    """
     work_memory_batches: float = 8.0
     """What the tasks of a batch took is half forgotten after this many batches."""
     work_outlier_ratio: float = 2.0
     """A batch that took more than this many times as long as expected counts less."""
     work_stays: float = 0.05
-    """How strongly the costs of a start and of a row stay where they are if batches do not tell them apart, as
-    a part of what one of the two alone would explain."""
+    """How strongly the costs of a start and of a row stay where they are if batches do not tell them apart,
+    as a part of what one of the two alone would explain."""
+    work_hope: float = 0.7
+    """For the first batches, the cost of a row that they cannot tell stays at this part of itself."""
+    work_young_batches: int = 16
+    """These are the first batches."""
     work_least: float = 0.5
     """The cost of a row falls at most to this part of itself with one batch."""
     cold_batches: int = 1
@@ -138,8 +144,12 @@ class Tuning:
     """Two batches may show the effect of rows if one has this many times the rows of the other."""
     told_by_time: float = 1.5
     """They show it if that batch also took this many times as long."""
-    told_at_last: int = 6
-    """With so many batches that all look alike, half of what a batch takes counts as fixed. A query that
+    told_points: int = 4
+    """So many batches, the last ones, tell together what rows cost; earlier ones are forgotten."""
+    told_within: float = 0.3
+    """And all of the last batches differ from a line by at most this part of themselves."""
+    told_at_last: int = 16
+    """After so many batches without such a line, half of what a batch takes counts as fixed. A query that
     never has more rows must have some cost, and a larger batch corrects it later."""
     stretch_memory_batches: float = 8.0
     """Batches after which it is half forgotten how much longer tasks take than their work."""

@@ -146,7 +146,7 @@ class Granting:
             arrival_s=at.timer_s - (at.wall_s - times_s),
             arrival_rows=rows,
             planned_s=planned_s,
-            task_s=turn.task_s if query.cost.ready else self._tuning.learning_s,
+            task_s=turn.task_s,
             spare=pending.spare,
         )
 
@@ -242,7 +242,7 @@ def most_rows(query: Query, tuning: Tuning = TUNING) -> float:
     """
     cost = query.cost
     if not cost.ready and cost.first is not None:
-        return cost.first.most_rows(tuning.learning_s * cost.cores)
+        return cost.first.most_rows(tuning.learning_s * min(cost.cores, tuning.learning_tasks))
     if cost.warming:
         return tuning.first_rows
     return max(tuning.first_rows, tuning.growth * query.costs.largest_rows)

@@ -110,6 +110,8 @@ class Machines:
 
     def _tasks(self, query: Query, lease: Lease, machine: CoreUse, core_s: float) -> int:
         cores = machine.cores - round(sum(machine.overdue().values()))  # a task more would wait for a core
+        if not query.cost.ready:
+            return max(1, min(cores, self._tuning.learning_tasks))
         return tasks_of(core_s, cores, max(lease.terms.task_s, query.costs.work.model.least_task_s))
 
     def tasks(self, query: Query, reader: str, rows: int) -> int | None:

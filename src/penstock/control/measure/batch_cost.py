@@ -29,6 +29,7 @@ class BatchCost:
         stretch: How many times as long a batch takes as its work would on the cores that it uses.
         cores: Cores of the machine; 1 where a batch counts as if it had the machine for itself.
         least_task_s: How much work a task has at least, so that it is worth its start.
+        is_young: Whether the cost rests on few batches and may be far off.
         first: The first batches on these cores, from which the cost is learned; `None` where a batch counts
             as if it had the machine for itself.
     """
@@ -43,6 +44,7 @@ class BatchCost:
     stretch: float = 1.0
     cores: int = 1
     least_task_s: float = 0.0
+    is_young: bool = False
     first: FirstBatches | None = None
 
     def batch_s(self, rows: float) -> float:
@@ -75,5 +77,6 @@ def on_cores(work: WorkCost, cores: int) -> BatchCost:
         work.stretch,
         cores,
         model.least_task_s,
+        model.is_young,
         work.first,
     )

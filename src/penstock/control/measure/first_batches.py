@@ -4,12 +4,16 @@ Most of what the first batches take is not the work of their rows: Python worker
 tasks that start together slow each other down. A row seems to cost a thousand times what it will cost. Yet
 the time of a batch is a bound: its rows did not cost more than that. So the next batch may have as many rows
 as would take a given time if the batch had paid for rows alone. While batches are short they grow fast, and
-one whose rows are dear is followed by a smaller one. Once two batches of different size show what rows add,
-that is the cost of a row, and the rest is fixed.
+one whose rows are dear is followed by a smaller one.
+
+All these batches have as many tasks, so that only their rows make them differ. Once the last few of them lie
+on a line, its slope is the cost of a row and the rest is fixed. Batches that other queries' starts have
+slowed down lie on no line; they are forgotten, and the query stays with small batches until that is over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.control.tuning import TUNING, Tuning
@@ -48,7 +52,7 @@ class FirstBatches:
     Attributes:
         tuning: Figures.
         seen: How many batches there were, those included that no figure is taken from.
-        points: The batches that count.
+        points: The last batches that count.
         least_row_s: The least core seconds of a batch over its rows: no row costs more. Infinite before the
             first batch with rows.
     """
@@ -72,31 +76,55 @@ class FirstBatches:
         first_rows = self.tuning.first_work_rows
         if self.least_row_s == float("inf"):
             return first_rows
-        largest = max(self.points, key=_size, default=Point(first_rows, 0.0))
-        most = self.tuning.first_growth * largest.rows
-        if largest.core_s >= core_s / 2.0:  # it cannot be much larger, so a smaller one must tell
-            most = largest.rows / self.tuning.told_by_rows
+        largest = max((point.rows for point in self.points), default=first_rows)
+        most = self.tuning.first_growth * largest
+        if self.points and self.points[-1].core_s >= core_s / 2.0:
+            most = (
+                self.points[-1].rows / self.tuning.told_by_rows
+            )  # none can be larger: a smaller one must tell
         return max(1.0, min(core_s / self.least_row_s, most))
 
     def learn(self, rows: int, core_s: float) -> FirstFigures | None:
         """Takes a batch in; returns the figures once the batches show what rows cost."""
-        tuning, cold = self.tuning, self.is_cold
+        cold = self.is_cold
         self.seen += 1
         if rows:
             self.least_row_s = min(self.least_row_s, core_s / rows)
-        if cold:
+        if cold or core_s <= 0.0:
             return None
-        self.points.append(Point(rows, core_s))
-        small, large = min(self.points, key=_size), max(self.points, key=_size)
-        is_larger = large.rows >= tuning.told_by_rows * max(1, small.rows)
-        if is_larger and large.core_s >= tuning.told_by_time * small.core_s:
-            row_s = (large.core_s - small.core_s) / (large.rows - small.rows)
-            return FirstFigures(max(0.0, small.core_s - row_s * small.rows), row_s)
-        if len(self.points) >= tuning.told_at_last and large.rows:
-            half_s = large.core_s / 2.0
-            return FirstFigures(half_s, half_s / large.rows)
-        return None
+        self.points = [*self.points, Point(rows, core_s)][-self.tuning.told_points :]
+        found = self._line()
+        largest = max(self.points, key=lambda point: point.rows)
+        if found is None and self.seen >= self.tuning.told_at_last and largest.rows:
+            half_s = largest.core_s / 2.0
+            return FirstFigures(half_s, half_s / largest.rows)
+        return found
+
+    def _line(self) -> FirstFigures | None:
+        """The line on which the last batches lie, if they differ enough to tell and are near to it."""
+        tuning, rows = self.tuning, [point.rows for point in self.points]
+        times = [point.core_s for point in self.points]
+        tells = max(rows) >= tuning.told_by_rows * max(1, min(rows)) and max(
+            times
+        ) >= tuning.told_by_time * min(times)
+        if len(rows) < tuning.told_points or not tells:
+            return None
+        fixed_s, row_s = fitted(self.points)
+        off = max(abs(fixed_s + row_s * point.rows - point.core_s) / point.core_s for point in self.points)
+        return FirstFigures(fixed_s, row_s) if row_s > 0.0 and off <= tuning.told_within else None
 
 
-def _size(point: Point) -> tuple[int, float]:
-    return point.rows, point.core_s
+def fitted(points: Sequence[Point]) -> tuple[float, float]:
+    """Fixed time and time of a row, by least squares of the relative errors; neither is negative."""
+    weights = [1.0 / point.core_s**2 for point in points]
+    total = sum(weights)
+    rows = sum(w * p.rows for w, p in zip(weights, points, strict=True)) / total
+    time_s = sum(w * p.core_s for w, p in zip(weights, points, strict=True)) / total
+    both = sum(w * (p.rows - rows) * (p.core_s - time_s) for w, p in zip(weights, points, strict=True))
+    square = sum(w * (p.rows - rows) ** 2 for w, p in zip(weights, points, strict=True))
+    row_s = max(0.0, both / square) if square > 0.0 else 0.0
+    fixed_s = time_s - row_s * rows
+    if fixed_s < 0.0:  # a line through the origin
+        across = sum(w * p.rows**2 for w, p in zip(weights, points, strict=True))
+        return 0.0, sum(w * p.rows * p.core_s for w, p in zip(weights, points, strict=True)) / across
+    return fixed_s, row_s

@@ -106,13 +106,13 @@ class WorkCost:
         if not self.first.is_cold:  # the driver, too, compiles code in the first batches
             self.before.append(use.before_s)
             self.after.append(use.after_s)
+        tasks = use.tasks or use.count
         if self.model.ready:
-            self.model.learn(use.count, rows, use.core_s)
+            self.model.learn(tasks, rows, use.core_s)
             self.spread.learn(use)
             return
-        cold = self.first.is_cold
         figures = self.first.learn(rows, use.core_s)
         if figures is not None:
-            self.model.begin(figures.fixed_s / max(1.0, self.model.tasks), figures.row_s)
-        if not cold:
-            self.model.learn(use.count, rows, use.core_s)
+            self.model.begin(tasks, figures.fixed_s / tasks, figures.row_s)
+            for point in self.first.points:
+                self.model.learn(tasks, point.rows, point.core_s)

@@ -4,7 +4,8 @@ The start of a task costs core seconds however few rows it has, and far more of 
 busy: then a batch in many tasks takes long whatever it holds. A model that took such time for the cost of
 rows would make batches smaller, and all of their time would go into starts. So both figures are fitted anew
 with every batch, by least squares with forgetting. Batches count by their relative error. Where the last
-batches cannot tell the two figures apart, they stay near to what they were.
+batches cannot tell the two figures apart, they stay near to what they were. For a young query, rows then
+count as a little cheaper with every batch: larger batches tell what a row costs, and small ones never do.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class WorkModel:
         tasks: How many tasks a batch usually has.
         error: By which part of it a batch usually differs from what was expected.
         ready: Whether the costs are known.
+        learned: How many batches were taken in.
     """
 
     tuning: Tuning = TUNING
@@ -43,6 +45,8 @@ class WorkModel:
     tasks: float = 0.0
     error: float = 0.1
     ready: bool = False
+    learned: int = 0
+    _outliers: int = 0
     _squares: FloatArray = field(default_factory=_square)
     _products: FloatArray = field(default_factory=_two)
 
@@ -66,32 +70,47 @@ class WorkModel:
         """How much work a task has at least, so that it is worth its start."""
         return max(self.tuning.task_s, self.tuning.task_overheads * self.task_s)
 
-    def begin(self, task_s: float, row_s: float) -> None:
-        """Starts with costs that first batches have told."""
-        self.costs_s, self.ready = np.array([task_s, row_s]), True
+    @property
+    def is_young(self) -> bool:
+        """Whether the costs rest on few batches."""
+        return self.learned <= self.tuning.work_young_batches
+
+    def begin(self, tasks: int, task_s: float, row_s: float) -> None:
+        """Starts with costs that first batches have told, each in so many tasks."""
+        self.costs_s, self.tasks, self.ready = np.array([task_s, row_s]), float(tasks), True
 
     def learn(self, tasks: int, rows: int, core_s: float) -> None:
         """Takes in a complete batch."""
         if core_s <= 0.0 or not math.isfinite(core_s) or not tasks:
             return
+        self.learned += 1
         took = np.array([float(tasks), float(rows)])
         expected_s = float(took @ self.costs_s)
         memory = self.tuning.work_memory_batches
-        if self.ready and expected_s > 0.0:
+        if expected_s > 0.0:
             self.error += (min(1.0, abs(core_s / expected_s - 1.0)) - self.error) / memory
-        # a batch far from what was expected neither rules the fit nor is left out of it
-        limit = self.tuning.work_outlier_ratio
-        scale_s = min(max(expected_s, core_s / limit), core_s * limit)
-        keep = 0.5 ** (1.0 / memory)
+        scale_s = self._scale_s(expected_s, core_s)
+        keep = 0.5 ** (1.0 / (1.0 if self._outliers > 1 else memory))
         self._squares = keep * self._squares + np.outer(took, took) / scale_s**2
         self._products = keep * self._products + took * (core_s / scale_s**2)
-        self.tasks += (tasks - self.tasks) / (memory if self.tasks else 1.0)
-        if self.ready:
-            self._fit()
+        self.tasks += (tasks - self.tasks) / memory
+        self._fit()
+
+    def _scale_s(self, expected_s: float, core_s: float) -> float:
+        """The time by which a batch is measured: as expected, unless it alone is far from that.
+
+        A batch far from what was expected neither rules the fit nor is left out of it. If the next one is as
+        far off, that is how things are now, and what was before is forgotten.
+        """
+        limit = self.tuning.work_outlier_ratio
+        scale_s = min(max(expected_s, core_s / limit), core_s * limit)
+        self._outliers = self._outliers + 1 if scale_s != expected_s else 0
+        return expected_s if self._outliers > 1 and expected_s > 0.0 else scale_s
 
     def _fit(self) -> None:
         near = np.diag(np.diag(self._squares)) * self.tuning.work_stays
-        squares, products = self._squares + near, self._products + near @ self.costs_s
+        hope = self.tuning.work_hope if self.is_young else 1.0
+        squares, products = self._squares + near, self._products + near @ (self.costs_s * [1.0, hope])
         if squares[1, 1] <= 0.0:  # no batch had rows
             self.costs_s[0] = products[0] / squares[0, 0]
             return

@@ -66,6 +66,7 @@ class Snapshot:
         least_task_s: How much work a task of the query has at least.
         draining: Whether the query processes its backlog unshed.
         windows_wait: Whether windows may wait for a tick.
+        young: Whether its cost rests on few batches and may be far off.
         quiet_s: How long ago the query's last batch ended.
         target_s: How long after its arrival a row must be done at this query.
         turns_of_row: How many turns a row has waited for when the query is done with it.
@@ -96,6 +97,7 @@ class Snapshot:
     least_task_s: FloatArray
     draining: BoolArray
     windows_wait: BoolArray
+    young: BoolArray
     quiet_s: FloatArray
     target_s: FloatArray
     turns_of_row: IntArray

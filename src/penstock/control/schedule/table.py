@@ -18,7 +18,7 @@ from penstock.control.tuning import TUNING, Tuning
 from penstock.vocabulary.moment import Moment
 
 _NUMBERS, _HOLDS_FROM_S = 16, 15
-_FLAGS, _REFUSED = 5, 4
+_FLAGS, _REFUSED = 6, 5
 
 
 class QueryTable:
@@ -115,6 +115,7 @@ class QueryTable:
                 cost.ready,
                 query.flags.draining,
                 turn.windows_wait,
+                cost.is_young,
                 query.flags.refused,
             )
         self._changed.clear()
@@ -144,7 +145,7 @@ class QueryTable:
             numbers, flags = numbers[:, able], flags[:, able]
         rows, oldest_s, fixed_s, row_s, error, idle_s, before_s, *others = numbers.copy()
         stretch, cores, least_task_s, done_s, granted_s, until_s, due, turns, _ = others
-        runs, ready, draining, windows_wait, _ = flags.copy()
+        runs, ready, draining, windows_wait, young, _ = flags.copy()
         age_s, granted_s = np.maximum(0.0, at.wall_s - oldest_s), at.timer_s - granted_s
         target_s, priority = np.array([(each.target_s, each.priority) for each in classes])[cls].T
         return Snapshot(
@@ -172,6 +173,7 @@ class QueryTable:
             least_task_s=least_task_s,
             draining=draining,
             windows_wait=windows_wait,
+            young=young,
             quiet_s=at.timer_s - done_s,
             target_s=target_s * due,
             turns_of_row=turns.astype(np.int64),
