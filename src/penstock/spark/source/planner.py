@@ -39,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 LEAST_TASK_ROWS = 20_000
 """Least rows of a task where it is not known what rows cost: the start of a task costs some milliseconds."""
+PIECES_A_TASK = 8
+"""Rows are divided among tasks in pieces. With one piece for each task, some had two and some had none, and a
+batch took twice as long as its work on its cores. A task reads pieces that follow each other as one."""
 PROGRESS_EVERY_S = 1.0
 
 
@@ -191,7 +194,7 @@ class Planner:
         if tasks is None:
             parts = split_among_tasks(selections, before, self.options.tasks, LEAST_TASK_ROWS)
         else:
-            pieces = divided(self.log, offset.plan, selections, -(-admitted // tasks))
+            pieces = divided(self.log, offset.plan, selections, -(-admitted // (PIECES_A_TASK * tasks)))
             parts = split_among_tasks(pieces, before, tasks, 1)
         keep = offset.plan.chance(self.log.key_buckets)
         weight = 1.0 / keep if keep else None
