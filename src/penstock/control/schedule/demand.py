@@ -40,8 +40,8 @@ def demands_of(seen: Snapshot, also: Container[str] = (), tuning: Tuning = TUNIN
         for cls, turns, idle_s in zip(seen.classes, turns_of.tolist(), idle_of.tolist(), strict=True)
     ]
     usual, burst = _loads(seen, known, tuning.full_at * np.array(targets_s)[seen.cls])
-    # a query whose rows only seem to be dear must not take the time of all others until it is known better
-    equal = 1.0 / max(1, int(working.sum()))
+    # a query whose rows only seem to be dear must not take the time of all others of its class
+    equal = 1.0 / np.maximum(1, working_of)[seen.cls]
     usual, burst = (np.where(seen.young, np.minimum(load, equal), load) for load in (usual, burst))
     usual_of, burst_of = (
         np.bincount(seen.cls, weights=load, minlength=count).tolist() for load in (usual, burst)

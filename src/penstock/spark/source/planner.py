@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 LEAST_TASK_ROWS = 20_000
 """Least rows of a task where it is not known what rows cost: the start of a task costs some milliseconds."""
 PIECES_A_TASK = 8
-"""Rows are divided among tasks in pieces. With one piece for each task, some had two and some had none, and a
+"""Rows are divided among tasks in pieces. With one piece for each task, some had two and some had none: a
 batch took twice as long as its work on its cores. A task reads pieces that follow each other as one."""
 PROGRESS_EVERY_S = 1.0
 
