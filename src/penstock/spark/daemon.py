@@ -1,7 +1,7 @@
 """PySpark's daemon, which forks the Python workers of an executor: workers start quickly, and end quietly.
 
-PySpark's daemon imports little, and each worker imports PySpark's worker, NumPy and pyarrow anew. That costs
-a worker most of a second of CPU time, and a micro-batch on sixteen cores starts thirty workers. This daemon
+PySpark's daemon imports little, and each worker imports PySpark's worker, pandas and pyarrow anew. That costs
+a worker 0.3 s of CPU time, and a micro-batch on sixteen cores starts thirty workers. This daemon
 imports them once; workers share what it imported. PySpark does not do so because a process with threads must
 not fork, and such packages may start threads when they are imported. So this daemon counts its threads after
 the imports. If there is more than one, it begins again without the imports.
