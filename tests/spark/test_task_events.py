@@ -14,7 +14,9 @@ from pyspark.errors import PythonException
 from tests.spark.helpers import create, fill, query_status, to_memory, until, windows
 
 import penstock
+from penstock.spark.driver import task_events
 from penstock.spark.driver.task_events import Cores, JobTasks, LastStage, TaskEvent, TaskEvents, parsed
+from penstock.vocabulary.errors import UnmetError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +78,28 @@ def test_a_listener_hears_first_how_many_cores_there_are(spark: SparkSession) ->
     with heard_by(spark) as (_, [heard]):
         until(lambda: heard, "word of cores")
         assert heard[0] == Cores(2)
+
+
+def test_cores_that_spark_does_not_tell_are_those_seen_at_work_and_that_is_said_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unknown(_: SparkSession) -> int:
+        raise UnmetError("Spark says how many cores an executor has", "0", "see the cluster manager")
+
+    monkeypatch.setattr(task_events, "task_slots", unknown)
+    with heard_by(spark) as (_, [heard]):
+        spark.range(4).repartition(2).mapInArrow(sleeps, "id long").collect()
+        until(lambda: Cores(2) in heard, "two tasks at once")
+    said = [record for record in caplog.records if "does not say how many cores" in record.message]
+    assert len(said) == 1
+
+
+def test_how_many_tasks_of_a_query_run_is_known_while_they_do(spark: SparkSession) -> None:
+    with heard_by(spark) as ([listener], [heard]):
+        assert listener.running() == {}
+        spark.range(4).repartition(2).mapInArrow(sleeps, "id long").collect()
+        until(lambda: jobs(heard), "the end of a job")
+        until(lambda: listener.running() == {}, "the end of all tasks")
 
 
 def test_a_listener_that_stops_leaves_another_one_listening(spark: SparkSession) -> None:

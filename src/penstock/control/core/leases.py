@@ -160,7 +160,9 @@ class LeaseBook:
             now_s: On the timer.
         """
         for query in self.held.values():
-            ran_s = self.stuck_s(query, targets_s[query.cls], now_s)
+            if (target_s := targets_s.get(query.cls)) is None:  # its class was removed meanwhile
+                continue
+            ran_s = self.stuck_s(query, target_s, now_s)
             if ran_s is None or query.lease is None or query.lease.use.is_named:
                 continue
             query.lease.use.is_named = True

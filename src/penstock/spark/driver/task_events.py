@@ -129,7 +129,11 @@ class TaskEvents:
                     self._tell(event)
 
     def _tell_cores(self, known: int | None) -> int | None:
-        cores = self._cores()
+        try:
+            cores = self._cores()
+        except Exception as error:  # the JVM has gone, or Spark stops
+            _log.debug("nobody says how many cores there are: %r", error)
+            return known
         if cores != known:
             self._tell(Cores(cores))
         return cores
@@ -139,6 +143,9 @@ class TaskEvents:
         try:
             return task_slots(self._spark)
         except Exception as error:
+            if self._stop.is_set() or self._spark.sparkContext._jsc.sc().isStopped():
+                raise  # a session that ends has nothing to say, and is no cluster to warn of
+            seen = int(self._java.most())
             if not self._is_guessing:
                 self._is_guessing = True
                 _log.warning(
@@ -146,7 +153,7 @@ class TaskEvents:
                     "at once; %s",
                     _first_line(error),
                 )
-            return int(self._java.most())
+            return seen
 
     def _tell(self, event: TaskEvent) -> None:
         try:
