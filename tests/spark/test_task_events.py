@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,11 +95,25 @@ def test_cores_that_spark_does_not_tell_are_those_seen_at_work_and_that_is_said_
     assert len(said) == 1
 
 
-def test_how_many_tasks_of_a_query_run_is_known_while_they_do(spark: SparkSession) -> None:
-    with heard_by(spark) as ([listener], [heard]):
+def test_how_many_tasks_of_a_query_run_is_known_while_they_do(spark: SparkSession, tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while not go_on.exists():
+            threading.Event().wait(0.01)
+        yield from batches
+
+    def see(listener: TaskEvents) -> None:
+        try:
+            until(lambda: listener.running().get("mine") == 2, "two tasks at work")
+        finally:
+            go_on.touch()
+
+    with heard_by(spark) as ([listener], _), ThreadPoolExecutor(1) as beside:
         assert listener.running() == {}
-        spark.range(4).repartition(2).mapInArrow(sleeps, "id long").collect()
-        until(lambda: jobs(heard), "the end of a job")
+        seen = beside.submit(see, listener)
+        spark.range(4).repartition(2).mapInArrow(wait, "id long").collect()
+        seen.result()
         until(lambda: listener.running() == {}, "the end of all tasks")
 
 
